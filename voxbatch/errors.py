@@ -12,6 +12,7 @@
     │   │   └── BusyError    the platform is busy or unreachable; a retry may succeed
     │   ├── EngineError      the engine cannot start, or has died
     │   ├── QueueError       messages cannot be received or acknowledged
+    │   ├── InUseError       another process works on OUT
     │   └── CheckpointError  the parts contradict each other or the manifest
     ├── Cancelled            the caller stopped the work: Python alone
     └── ItemError            one item fails; the run continues
@@ -159,6 +160,10 @@ class CheckpointError(RunError):
         """The finding, without the place and the remedy."""
         self.present = present
         """The items that are in parts, such as "3 of 8 items", if that is known."""
+
+
+class InUseError(RunError):
+    """An OUT on which another process works."""
 
 
 class TakenOverError(RunError):

@@ -371,14 +371,15 @@ def test_a_wrong_language_needs_another_model() -> None:
 
 
 def test_doubtful_texts_of_an_english_model_name_another_one() -> None:
-    """The advice is a full command with another OUT, because this one holds the present texts. A run in English, or
-    without warnings, has no such line.
+    """The line says how many items, why, and a full command with another OUT, because this one holds the present texts.
+    A run in English, or with other flags, has no such line.
     """
     facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {}, {})
-    doubtful = replace(SUMMARY, with_warnings=1, facts=facts)
+    doubtful = replace(SUMMARY, items=8, flags=FlagCounts(5, {"other_language": 4, "low_confidence": 1}), facts=facts)
     argv = ["x", "run", "lucas.wav"]
     command = "voxbatch run lucas.wav --quality best -o lucas-other.voxbatch"
-    line = f"model tiny.en knows English only; for another language: {command}"
+    line = f"4 of 8 items are probably not in English, and model tiny.en knows nothing else: {command}"
     assert language_line(doubtful, argv, "lucas.voxbatch") == line
     english = replace(doubtful, facts=replace(facts, config={"language": "en"}))
-    assert [language_line(run, argv, "out") for run in (english, replace(doubtful, with_warnings=0))] == ["", ""]
+    unsure = replace(doubtful, flags=FlagCounts(1, {"low_confidence": 1}))
+    assert not any("English" in language_line(run, argv, "out") for run in (english, unsure))

@@ -442,8 +442,8 @@ def test_an_update_in_a_bucket(
 
 
 def test_a_process_of_the_old_list(recording: Recorder, start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """While a run is at work, a second one with more recordings takes its committed items over. The first one ends with
-    a message that says so, and nothing is transcribed twice.
+    """While a run is at work, a task with more recordings takes its committed items over. The first one ends with a
+    message that says so, and nothing is transcribed twice. A process that is no task is refused.
     """
     for i in range(8):
         recording(f"talks/{i}.wav", 1.1)
@@ -452,7 +452,9 @@ def test_a_process_of_the_old_list(recording: Recorder, start: Starter, voxbatch
     first = start("run", "talks", "-o", "out", *SCRIPTED, *slow)
     until(lambda: len(list(tmp_path.glob("out/parts/*/part-*"))) >= 2, process=first)
     recording("talks/9.wav", 1.6)
-    second = voxbatch("run", "talks", "-o", "out", *SCRIPTED)
+    assert f"pid {first.pid} on " in voxbatch("run", "talks", "-o", "out", *SCRIPTED).stderr
+    task = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
+    second = voxbatch("run", "talks", "-o", "out", *SCRIPTED, env=task)
     assert second.returncode == 0, second.stderr
     hold.release()
     _, stderr = first.communicate(timeout=120)

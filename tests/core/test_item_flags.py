@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from voxbatch.records import Flag, Transcript, Word
@@ -25,6 +27,13 @@ def test_a_text_of_unsure_words_is_flagged_once() -> None:
     """The flag is about the whole recording if the mean of all words is low."""
     (flag,) = item_flags(transcript(0.5, 0.6, 0.9, 0.5, 0.5, 0.7, 0.7), "en")
     assert flag == Flag("low_confidence", "unsure words (mean confidence 0.63)")
+
+
+def test_unsure_words_of_another_language_have_one_flag() -> None:
+    """If the engine says that the language is another one, the words need no flag of their own."""
+    foreign = Flag("other_language", "unsure words: the model knows English only", 0.0, 7.0)
+    unsure = replace(transcript(0.5, 0.6, 0.4, 0.5, 0.5, 0.7, 0.7), flags=(foreign,))
+    assert item_flags(unsure, None) == ()
 
 
 def test_an_unsure_sentence_of_a_sure_text_is_flagged_with_its_place() -> None:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.mp4_header import mp4_seconds
-from voxbatch.audio.waveforms import probe
+from voxbatch.audio.waveforms import decode, probe
+from voxbatch.errors import AudioError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import Stores
 
 
@@ -43,6 +45,26 @@ def test_duration_of_mp4_files(tmp_path: Path, name: str, options: tuple[str, ..
     with closing(Stores().recording(str(write(tmp_path / name, *options, inputs=inputs)))) as recording:
         assert probe(recording) == pytest.approx(12.5, abs=0.1)
         assert probe(recording, certain=True) is None
+
+
+@pytest.mark.slow
+def test_a_cut_file_is_called_cut(tmp_path: Path) -> None:
+    """A file that was cut before or inside moov is damaged, and the message says how. A whole one without a sound track
+    is no cut one."""
+    whole = write(tmp_path / "a.m4a").read_bytes()
+    moov = whole.index(b"moov") - 4
+    cut = tmp_path / "cut.m4a"
+    for end in (moov // 2, moov, moov + 20, moov + 60):
+        cut.write_bytes(whole[:end])
+        with (
+            closing(Stores().recording(str(cut))) as recording,
+            pytest.raises(AudioError, match="the file is cut") as e,
+        ):
+            list(decode(recording, "a.m4a"))
+        assert e.value.kind is FailureKind.DAMAGED, end
+    cut.write_bytes(whole)
+    with closing(Stores().recording(str(cut))) as recording:
+        assert list(decode(recording, "a.m4a"))
 
 
 def test_sizes_of_64_bits(tmp_path: Path) -> None:

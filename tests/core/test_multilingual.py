@@ -78,6 +78,11 @@ def test_an_english_only_model_warns_of_other_languages(voxbatch: Voxbatch, fold
     unsure = {(line["spoken"], any("knows English only" in each for each in line["warnings"])) for line in lines}
     assert ("en", True) not in unsure
     assert ("de", True) in unsure
+    foreign = [line["spoken"] for line in lines if any(flag["kind"] == "other_language" for flag in line["flags"])]
+    assert foreign
+    assert "en" not in foreign
+    assert "probably not in English, and model tiny.en knows nothing else: voxbatch run " in done.stdout
+    assert "model tiny.en knows English only" in voxbatch("flags", folder / "english").stdout
     refused = voxbatch(*command, "-o", folder / "german", "--language", "deutsch")
     assert refused.returncode == 2
     assert "--language de: model tiny.en knows only en; take a model that knows more: --quality best" in refused.stderr

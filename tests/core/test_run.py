@@ -164,10 +164,12 @@ def test_a_signal_while_the_manifest_is_read(start: Starter, tmp_path: Path) -> 
 
 @pytest.mark.forks_children
 def test_two_processes_on_one_shard(undisturbed: dict[str, bytes], start: Starter, tmp_path: Path) -> None:
-    """Two processes on one shard, as after a redelivered message, both end normally. Every item is in one part, and the
-    outputs are those of one process.
+    """Two tasks on one shard, as after a retry of one that still lives, both end normally. Every item is in one part,
+    and the outputs are those of one process.
     """
-    both = [start("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1") for _ in range(2)]
+    task = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
+    command = ("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1")
+    both = [start(*command, env=task) for _ in range(2)]
     for process in both:
         process.communicate(timeout=200)
     assert [process.returncode for process in both] == [3, 3]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from conftest import ManifestWriter, Starter, Voxbatch
+from holds import Hold
 from outputs import owned
 
 from voxbatch.analysis.status import read_status
 from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.layout import lease_name
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.storage import Stores
@@ -32,6 +36,44 @@ def test_the_time_left_is_that_of_the_slowest_shard(tmp_path: Path) -> None:
     shards[1].commit([failure(1)], 10.0, remaining_s=30.0)
     shards[0].commit([failure(2)], 10.0, remaining_s=42.5)
     assert read_status(store).remaining_s == 42.5
+
+
+def test_the_audio_left_is_that_of_the_items_left(tmp_path: Path) -> None:
+    """The audio left is estimated from the items that are left, as each process saw them at its last commit: those that
+    are done may be shorter, or have failed."""
+    store = Stores().out(str(tmp_path / "out"))
+    run = owned(store, items=8)
+    shards = [Checkpoint(store, run, shard=shard, shards=2) for shard in range(2)]
+    shards[0].commit([failure(0)], 10.0)
+    assert read_status(store).remaining_audio_s is None
+    shards[0].commit([failure(1)], 10.0, remaining_item_s=20.0)
+    shards[1].commit([failure(2)], 10.0, remaining_item_s=30.0)
+    assert read_status(store).remaining_audio_s == 5 * 25.0
+
+
+@pytest.mark.forks_children
+def test_status_tells_the_living_from_the_dead(
+    manifest: ManifestWriter, start: Starter, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """The status names the process that works, also one that was killed, and says how to go on; after a stop it says
+    that none works."""
+    command = ("run", manifest(1, 1.5, 2), "-o", "out", "--engine", "scripted", "--decoders", "1", "--part-items", "1")
+    hold = Hold(tmp_path / "hold", after=1)
+    running = start(*command, *hold.options)
+    hold.reached(process=running)
+    assert f"at work: pid {running.pid} on " in voxbatch("status", "out").stdout
+    (worker,) = json.loads(voxbatch("status", "out", "--json").stdout)["workers"]
+    assert (worker["shard"], worker["pid"], worker["lives"]) == ("0/1", running.pid, True)
+    running.kill()
+    running.wait()
+    killed = voxbatch("status", "out").stdout
+    assert f"not at work: pid {running.pid} on " in killed
+    assert "was killed; the same command resumes the run" in killed
+    assert "from the last commit on" not in killed
+    (tmp_path / "out" / lease_name(0, 1)).unlink()
+    assert "no process works on it; the same command resumes the run" in voxbatch("status", "out").stdout
+    assert voxbatch(*command).returncode == 0
+    assert "work" not in voxbatch("status", "out").stdout
 
 
 def test_an_item_that_two_shardings_have_counts_once(tmp_path: Path) -> None:

@@ -446,7 +446,7 @@ def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter,
 
     def stand_in_the_way() -> None:
         if len(recorded.seen) == 1:
-            shard.parent.mkdir()
+            shard.parent.mkdir(exist_ok=True)
             shard.write_text("in the way")
 
     recorded.on_progress = stand_in_the_way

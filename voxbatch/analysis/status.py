@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
-from voxbatch.output.layout import SECOND, complete_name, part_names
+from voxbatch.output.layout import SECOND, complete_name, lease_names, part_names, shard_of_lease
+from voxbatch.output.lease import read_lease
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, read_header
@@ -34,6 +35,22 @@ class ShardStatus:
     """True if each item of the shard is committed."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A process that works on a shard, or that was killed at work."""
+
+    shard: str
+    """See ShardStatus."""
+    host: str
+    pid: int
+    since: float
+    """Time at which it began, in seconds since 1970."""
+    heartbeat: float
+    """Time of its last heartbeat, in seconds since 1970."""
+    lives: bool
+    """True if it is at work, as far as that is known: on another machine a killed process counts for a minute more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The progress of a run."""
@@ -55,6 +72,8 @@ class Status:
     """Estimated seconds until the last shard is done: by the estimate that each shard had at its last commit; before
     all shards have one, by the speed so far."""
     shards: tuple[ShardStatus, ...]
+    workers: tuple[WorkerStatus, ...] = ()
+    """The processes at work, and those that were killed. Empty after a run that ended or was stopped."""
     second_items: int | None = None
     """Number of items that the large model of a cascade does. None without a cascade, before the first pass is
     committed, and when the run is finished."""
@@ -143,7 +162,7 @@ class StatusReader:
             failures_by_kind=summary.failures_by_kind,
             wer=summary.score.wer if summary.score else None,
             last_commit=max((header.committed_at for header in self._latest_headers.values()), default=None),
-            remaining_audio_s=summary.audio_s / summary.done * left if summary.done else None,
+            remaining_audio_s=self._remaining_audio_s(left, summary.audio_s / summary.done if summary.done else None),
             remaining_s=None
             if second_pass
             else self._remaining_s(left, summary.wall_s / committed * left if committed else None),
@@ -151,6 +170,7 @@ class StatusReader:
                 self._shard(shard, run, finished)
                 for shard in sorted(self._parts, key=lambda shard: int(shard.partition("/")[0]))
             ),
+            workers=tuple(self._workers()),
             second_items=second_items,
             second_committed=second_committed,
         )
@@ -168,18 +188,33 @@ class StatusReader:
         self._names.update(names)
         return self._chosen.count(), (self._chosen & self._done_again).count()
 
+    def _workers(self) -> Iterator[WorkerStatus]:
+        for name in lease_names(self._store):
+            if (lease := read_lease(self._store, name)) is not None:
+                yield WorkerStatus(
+                    shard_of_lease(name), lease.host, lease.pid, lease.since, lease.at, lives=lease.is_valid
+                )
+
+    def _latest_estimates(self) -> list[PartHeader]:
+        """Return the latest header of each shard of the latest sharding."""
+        headers = sorted(self._latest_headers.values(), key=lambda header: header.committed_at)
+        return [header for header in headers if header.num_shards == headers[-1].num_shards]
+
+    def _remaining_audio_s(self, left: int, by_items: float | None) -> float | None:
+        """Return the seconds of audio of so many items, by the mean that each shard had left at its last commit; by the
+        mean of the items that are done if no shard has one."""
+        headers = self._latest_estimates()
+        means = [header.remaining_item_s for header in headers if header.remaining_item_s is not None]
+        mean = sum(means) / len(means) if means else by_items
+        return None if mean is None else mean * left
+
     def _remaining_s(self, left: int, by_items: float | None) -> float | None:
         """Return the longest of the shards' own estimates; `by_items` if a shard of the latest sharding has none."""
-        latest = max(self._latest_headers.values(), key=lambda header: header.committed_at, default=None)
-        if latest is None or not left:
+        headers = self._latest_estimates()
+        if not headers or not left:
             return by_items
-        num_shards = latest.shard.partition("/")[2]
-        estimates = [
-            header.remaining_s
-            for shard, header in self._latest_headers.items()
-            if shard.partition("/")[2] == num_shards and header.remaining_s is not None
-        ]
-        return max(estimates) if len(estimates) == int(num_shards) else by_items
+        estimates = [header.remaining_s for header in headers if header.remaining_s is not None]
+        return max(estimates) if len(estimates) == headers[0].num_shards else by_items
 
     def _shard(self, shard: str, run: Run, finished: bool) -> ShardStatus:
         is_complete = finished or self._store.exists(complete_name(self._folders[shard], run.list_number))

@@ -27,6 +27,7 @@ from voxbatch.audio.ffmpeg import FFmpegKilledError, executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.file_kind import NUM_BYTES, file_kind
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
+from voxbatch.audio.mp4_header import is_cut_mp4
 from voxbatch.audio.mpeg_frames import FrameCounter
 from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, avi_seconds
 from voxbatch.audio.timeline import WITHOUT_TIMESTAMPS, Timeline
@@ -390,6 +391,8 @@ class FFmpegStream:
         removed.
         """
         first = self._log.first_error or ""
+        if not self._log.audio_streams and is_cut_mp4(self._recording):
+            return AudioError("the file is cut: its end is missing, with the index (moov) that a player needs")
         if "matches no streams" in first:
             if not (num_streams := len(self._log.audio_streams)):
                 return AudioError("it has no audio track", FailureKind.NO_AUDIO_TRACK)

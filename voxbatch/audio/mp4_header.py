@@ -32,15 +32,28 @@ def mp4_seconds(recording: Recording) -> float | None:
     for kind, start, end in _boxes(recording, 0, recording.size):
         if kind != b"moov":
             continue
-        for inner, at, _ in _boxes(recording, start, end):
+        for inner, at, _ in _boxes(recording, start, min(end, recording.size)):
             if inner == b"mvhd":
                 return _duration(recording.pread(32, at))
         return None
     return None
 
 
+def is_cut_mp4(recording: Recording) -> bool:
+    """Return whether an MP4 file lacks the box moov, or its end. Without it nothing can be decoded. Recorders write it
+    last, so that a copy or an upload that broke off has none.
+
+    Raises:
+        AudioError, StorageError: the recording cannot be read.
+    """
+    if recording.pread(8, 0)[4:] != b"ftyp":
+        return False
+    boxes = _boxes(recording, 0, recording.size)
+    return not any(kind == b"moov" and end <= recording.size for kind, _, end in boxes)
+
+
 def _boxes(recording: Recording, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (type, start of the content, end) of each box between two positions."""
+    """Yield (type, start of the content, end) of each box between two positions. The last one may end after them."""
     for _ in range(MAX_BOXES):
         head = recording.pread(16, start)
         if start + _SMALL.size > end or len(head) < _SMALL.size:
@@ -52,7 +65,7 @@ def _boxes(recording: Recording, start: int, end: int) -> Iterator[tuple[bytes, 
             size = end - start
         if size < header:
             return
-        yield kind, start + header, min(start + size, end)
+        yield kind, start + header, start + size
         start += size
 
 

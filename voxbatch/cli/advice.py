@@ -21,7 +21,8 @@ from voxbatch.errors import ConfigError, RunMismatchError, VoxbatchError
 from voxbatch.failure_kinds import OTHER_MODEL, FailureKind
 from voxbatch.output.layout import FAILURES
 from voxbatch.output.summary import Summary
-from voxbatch.safe_text import redact_secrets
+from voxbatch.records import OTHER_LANGUAGE
+from voxbatch.safe_text import counted, redact_secrets
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address
 
@@ -96,19 +97,21 @@ def failure_lines(
 
 
 def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
-    """Return the line about a model that knows English only, after a run with warnings, which may say that another
-    language was heard; or about the smallest model, after a run with flagged texts. Return "" for any other run, and if
-    no command is known."""
+    """Return the line about a model that knows English only, after a run in which it probably heard another language;
+    or about the smallest model, after a run with flagged texts. Return "" for any other run, and if no command is
+    known."""
     engine = summary.facts.engine
     model = find(engine.model, engine.name)
     is_english = model is not None and model.languages == ENGLISH
-    if not (summary.with_warnings and is_english) or summary.facts.config.get("language"):
+    foreign = summary.flags.by_kind.get(OTHER_LANGUAGE, 0)
+    if not (foreign and is_english) or summary.facts.config.get("language"):
         better = command_with(argv, "--quality", "best", "-o", other_out(out)) if summary.flags.items else ""
         if not better or engine.model != BUNDLED:
             return ""
         return f"better than {engine.model}: {better}"
     command = command_with(argv, "--quality", "best", "-o", other_out(out))
-    return f"model {engine.model} knows English only; for another language: {command}" if command else ""
+    heard = f"{foreign:,} of {counted(summary.items, 'item')} {'are' if foreign > 1 else 'is'} probably not in English"
+    return f"{heard}, and model {engine.model} knows nothing else: {command}" if command else ""
 
 
 def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str) -> str:

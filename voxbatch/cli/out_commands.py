@@ -38,6 +38,7 @@ from voxbatch.storage import Stores
 if TYPE_CHECKING:
     from voxbatch.analysis.status import Status
 
+_RESUMES = "the same command resumes the run"
 WATCH_S = 10.0
 """Seconds between two looks of `status --watch`."""
 
@@ -101,15 +102,31 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
     yield f"{done:,} done + {progress.failed:,} failed{f' ({kinds})' if kinds else ''}{rate}"
     if progress.last_commit is not None:
         yield f"last commit {time.strftime('%Y-%m-%d %H:%M:%S %z', time.localtime(progress.last_commit))}"
+    is_at_work = any(worker.lives for worker in progress.workers)
     if not progress.finished and progress.remaining_s is not None:
         audio_s = progress.remaining_audio_s
         audio = "" if audio_s is None else f"about {format_duration(audio_s)} of audio left, "
-        yield f"{audio}about {format_duration(progress.remaining_s)} from the last commit on, at the speed so far"
+        until = "from the last commit on" if is_at_work else "of work"
+        yield f"{audio}about {format_duration(progress.remaining_s)} {until}, at the speed so far"
     if progress.second_items is not None:
         yield f"second pass: {progress.second_committed:,} of {counted(progress.second_items, 'item')} committed"
     for shard in progress.shards:
         sizes = f"{counted(shard.items, 'item')} in {counted(shard.parts, 'part')}"
         yield f"shard {shard.shard}: {sizes}, {'complete' if shard.complete else 'open'}"
+    if not progress.finished:
+        yield from _worker_lines(progress)
+
+
+def _worker_lines(progress: Status) -> Iterator[str]:
+    """Yield the lines about the processes at work on a run that is not finished, and about those that were killed."""
+    for worker in progress.workers:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(worker.since))
+        shard = "" if worker.shard.endswith("/1") else f", shard {worker.shard}"
+        name = f"pid {worker.pid} on {worker.host} since {since}{shard}"
+        heartbeat = f"last heartbeat {max(0.0, time.time() - worker.heartbeat):.0f} s ago"
+        yield f"at work: {name}, {heartbeat}" if worker.lives else f"not at work: {name} was killed; {_RESUMES}"
+    if not progress.workers:
+        yield f"no process works on it; {_RESUMES}"
 
 
 @click.command(cls=WithFormats, short_help="Merge OUT by hand, or write more formats later.")

@@ -152,7 +152,7 @@ def start(
         return
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
-    leave(transcribe(config, log, show_progress, ending))
+    leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
 
 
 def _with_formats(options: RunOptions, out: str, formats: tuple[str, ...]) -> RunOptions:

@@ -18,6 +18,7 @@ from voxbatch.config import Config
 from voxbatch.errors import (
     CheckpointError,
     EmptySourceError,
+    InUseError,
     RunError,
     StorageError,
     TakenOverError,
@@ -71,11 +72,12 @@ class Ending:
     """See cli.options.video_options."""
 
 
-def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending) -> int:
+def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending, shares_out: bool = False) -> int:
     """Run a config and return the exit code; after a run that does not end well, log what is safe and how to continue.
 
     Args:
         show_progress: show a live progress line instead of progress events.
+        shares_out: see runner.run.
 
     Raises:
         UsageError: the config or the manifest is invalid, nothing was started, and the log is text for people.
@@ -99,7 +101,8 @@ def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending) ->
                 latest = progress
                 show(progress)
 
-            finished = runner.run(config, log, observe, stop, estimate_durations=not ending.quiet)
+            wants_estimates = not ending.quiet
+            finished = runner.run(config, log, observe, stop, None, wants_estimates, shares_out)
         if ending.videos and finished.summary is not None:
             write_copies(config.out, config.stores, ending.videos, log)
         return report(config, finished, log, ending)
@@ -155,6 +158,8 @@ def _safe(config: Config, p: Progress | None, error: VoxbatchError | None = None
     if p is not None:
         safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
         again = " without --overwrite" if config.overwrite else ""
+    if isinstance(error, InUseError):  # it says how to continue
+        return ""
     if isinstance(error, TakenOverError):  # the committed items are deleted or about to be
         return ""
     if isinstance(error, CheckpointError):  # a part is damaged or gone, and the error says how to continue

@@ -10,7 +10,7 @@ from voxbatch.engines.known_models import WHISPER_CODES
 from voxbatch.engines.results import ChunkProgress, failure_of
 from voxbatch.engines.whisper_input import in_16_bits
 from voxbatch.engines.whisper_windows import DecodingOptions, Window, windows
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hints, Hypothesis, Word
+from voxbatch.records import OTHER_LANGUAGE, SAMPLING_RATE, Chunk, ChunkFailure, Flag, Hints, Hypothesis, Word
 
 TAGS = {"jw": "jv"}
 """Codes that Whisper detects, as others write them."""
@@ -59,25 +59,26 @@ def transcribe(
             yield ChunkProgress(chunk.item, chunk.index, num_samples, words)
         text = "".join(word.text for word in words)
         warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
-        warnings += () if chunk.lang else _doubts(words, english)
+        foreign = () if chunk.lang else _foreign(words, english)
+        warnings += tuple(flag.reason for flag in foreign)
         heard = _main_language(decoded_windows)
         tag = chunk.lang if heard and chunk.lang else TAGS.get(heard or "", heard)
         doubts = tuple(flag for window in decoded_windows for flag in window.flags)
-        yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, doubts)
+        yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, (*doubts, *foreign))
     except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
         yield failure_of("faster-whisper", chunk, e)
 
 
-def _doubts(words: tuple[Word, ...], english: str | None) -> tuple[str, ...]:
-    """Return a warning if an English-only model seems to hear another language."""
+def _foreign(words: tuple[Word, ...], english: str | None) -> tuple[Flag, ...]:
+    """Return a flag if an English-only model seems to hear another language."""
     confidence = sum(word.confidence or 0.0 for word in words) / len(words) if words else 1.0
     if english is None or len(words) < MIN_WORDS or confidence >= ENGLISH_CONFIDENCE:
         return ()
-    warning = (
+    reason = (
         f"unsure words (mean confidence {confidence:.2f}): model {english} knows English only; another "
         "language needs another model: --quality best"
     )
-    return (warning,)
+    return (Flag(OTHER_LANGUAGE, reason),)
 
 
 def _main_language(decoded_windows: Sequence[Window]) -> str | None:

@@ -105,13 +105,14 @@ class Checkpoint:
         latencies: Mapping[int, Latency] | None = None,
         peak_gpu_bytes: int | None = None,
         remaining_s: float | None = None,
+        remaining_item_s: float | None = None,
     ) -> list[PartEntry]:
         """Commit entries as the next part. Entries that another process committed first are left out.
 
         Args:
             latencies: those of each entry, by Item.index, as far as they were measured. The part has those of its own
                 entries.
-            wall_s, peak_gpu_bytes, remaining_s: see PartHeader.
+            wall_s, peak_gpu_bytes, remaining_s, remaining_item_s: see PartHeader.
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
@@ -149,6 +150,7 @@ class Checkpoint:
                 generation=self._run.generation,
                 committed_at=round(time.time(), 3),
                 remaining_s=None if remaining_s is None else round(remaining_s, 1),
+                remaining_item_s=None if remaining_item_s is None else round(remaining_item_s, 1),
                 sha256=digest.hexdigest(),
             )
             if self.store.create(name, chain([header.to_bytes()], (entry.to_bytes() for entry in pending))):

@@ -14,6 +14,7 @@ transcripts.jsonl, failures.jsonl              the merged outputs; a kind of wor
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
+parts/lease-00003-of-00016.json                a process works on the shard: see the module `lease`
 digests/00007.bin                              digests of the files above and of those of items; see own_files
 starts/start-00001.json                        the executions that a dispatcher started; see clouds.listen.starts
 """
@@ -37,7 +38,7 @@ AUDIO_FORMATS = ("flac", "wav", "mp3", "opus", "m4b")
 """Formats of the recordings of a run that speaks."""
 REPORT = "report.html"
 LEASE = "claim.json"
-"""Lease of a listener that works on the run. It is there only during the work; see clouds.listen.lease."""
+"""Lease of a listener that works on the run. It is there only during the work; see output.lease."""
 STARTS = "starts"
 """Folder of the starts of executions elsewhere."""
 PARTS, LISTS = "parts", "lists"
@@ -55,6 +56,7 @@ _IN_GENERATION = rf"(/generation-{GENERATION})?"
 _SHARD = r"/shard-\d{5}-of-\d{5}"
 _PART_FILE = rf"/({FIRST}|{SECOND}|{CORRECTED})-\d{{5,9}}\.jsonl"
 _COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
+_LEASE_FILE = r"/lease-\d{5}-of-\d{5}\.json"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
 _IN_PARTS = re.compile(f"{PARTS}{_IN_GENERATION}{_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})")
@@ -84,6 +86,22 @@ def complete_name(folder: str, list_number: int, pass_name: str = FIRST) -> str:
 def attempt_name(folder: str, number: int) -> str:
     """Return the name of a record in a shard's folder: 7 → "parts/shard-00003-of-00016/attempt-00007.json"."""
     return f"{folder}/attempt-{number:05d}.json"
+
+
+def lease_name(shard: int, shards: int) -> str:
+    """Return the name of the lease on a shard: (3, 16) → "parts/lease-00003-of-00016.json"."""
+    return f"{PARTS}/lease-{shard:05d}-of-{shards:05d}.json"
+
+
+def lease_names(store: Store) -> list[str]:
+    """Return the names of the leases on all shards, sorted."""
+    return _matching(store, PARTS, _LEASE_FILE)
+
+
+def shard_of_lease(name: str) -> str:
+    """Return the shard of a lease: "parts/lease-00003-of-00016.json" → "3/16"."""
+    shard, shards = name.removeprefix(f"{PARTS}/lease-").removesuffix(".json").split("-of-")
+    return f"{int(shard)}/{int(shards)}"
 
 
 def list_name(number: int, generation: str = "") -> str:

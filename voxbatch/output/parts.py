@@ -93,6 +93,8 @@ class PartHeader:
     """Time of the commit in seconds since 1970."""
     remaining_s: Number | None = None
     """Estimated seconds of work that the process had left. None if it was unknown."""
+    remaining_item_s: Number | None = None
+    """Estimated mean of the seconds of audio of the items that the process had left. None if it was unknown."""
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
     taken: tuple[tuple[int, int], ...] = ()
@@ -106,6 +108,11 @@ class PartHeader:
     def key(self) -> RunKey:
         """The key of the run that the part belongs to."""
         return RunKey(self.run, self.generation)
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards of the run."""
+        return int(self.shard.partition("/")[2])
 
     @property
     def folder(self) -> str:

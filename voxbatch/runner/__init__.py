@@ -53,6 +53,7 @@ def run(
     stop: Stop | None = None,
     engine_cache: EngineCache | None = None,
     estimate_durations: bool = False,
+    shares_out: bool = False,
 ) -> RunResult:
     """Transcribe one shard of a manifest. If it is the last shard to finish, merge.
 
@@ -60,12 +61,14 @@ def run(
         stop: a request, from a signal handler for example, commits the finished items and ends the run.
         engine_cache: holds the loaded engine after the run. Without a cache, the run unloads its engine. Worker
             processes have caches of their own.
-
         estimate_durations: read the headers of a few recordings whose duration the manifest does not give, while the
             run is in progress, so that the progress has a total soon.
 
+        shares_out: this process is a task that may work on OUT beside others, as one of several shards always may.
+
     Raises:
         UsageError: the config, the manifest or OUT is wrong. No model was loaded, and no output was written.
+        InUseError: another process works on OUT, and this one does not share it.
         RunError: the run cannot continue. What is committed is safe, and the same command resumes the run.
         StopRequested: `stop` was requested.
     """
@@ -77,7 +80,7 @@ def run(
         with steps_of(config).open(config) as source:
             if source.note:
                 log.info("source", text=source.note)
-            job = prepare(config, source, engine_cache, log)
+            job = prepare(config, source, engine_cache, log, resources, shares_out)
             store = job.config.stores.out(job.config.out)
             if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))

@@ -23,6 +23,7 @@ from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import Source, Survey, survey
 from voxbatch.output.layout import list_name
+from voxbatch.output.lease import work_on
 from voxbatch.output.lists import Listing
 from voxbatch.output.reserve import Reservation, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
@@ -34,6 +35,7 @@ from voxbatch.storage import Store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
+    from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
 
 
@@ -51,14 +53,24 @@ def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str
     return spec.workers[: max_workers or None]
 
 
-def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log) -> Job:
+def prepare(
+    config: Config,
+    source: Source,
+    engine_cache: EngineCache,
+    log: Log,
+    resources: contextlib.ExitStack,
+    shares_out: bool = False,
+) -> Job:
     """Check everything that can be refused, and reserve OUT. No model is loaded.
 
     Args:
         source: the manifest of the config, which must stay open while the job is worked on.
+        resources: releases the lease on OUT.
+        shares_out: see `run`.
 
     Raises:
         UsageError: the config, the manifest or OUT is wrong.
+        InUseError: another process works on OUT.
         StorageError: the source or OUT is unreachable.
     """
     steps = steps_of(config)
@@ -76,11 +88,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
-    calibration = None
-    if config.calibration:
-        from voxbatch.scoring.calibration import calibration_for
-
-        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.stores)
+    calibration = _calibration(config, spec)
     identity = _identity(config, spec, diarization.voices if diarization else ())
     if second:
         _log_model("second pass", config, surveyed, second.spec, log, second.notes(surveyed))
@@ -100,17 +108,10 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     refuse_nested(store.place, config.stores)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
-    listing = Listing(
-        keys=surveyed.keys,
-        grows=source.grows,
-        is_update=config.update,
-        retried=config.retry_failed,
-        shards=config.shards,
-    )
-    reserved = reserve(store, run, listing, config.overwrite, log)
+    is_alone = config.shards == 1 and not (shares_out or config.overwrite)
+    resources.enter_context(work_on(store, config.shard, config.shards, is_alone, log))
+    reserved = _reserve(store, run, config, surveyed, source.grows, log)
     owner = reserved.run
-    _log_reservation(reserved, run, config, surveyed.items, log)
-    _append_kept(surveyed, store, owner)
     job = Job(
         config=config,
         run=replace(owner, folder=run.folder, facts=run.facts),
@@ -130,6 +131,30 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         calibration=None if second else calibration,  # it is of the small model alone
     )
     return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
+
+
+def _calibration(config: Config, spec: EngineSpec) -> CalibrationFile | None:
+    """Return the calibration of the config, if it names one."""
+    if not config.calibration:
+        return None
+    from voxbatch.scoring.calibration import calibration_for
+
+    return calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.stores)
+
+
+def _reserve(store: Store, run: Run, config: Config, surveyed: Survey, grows: bool, log: Log) -> Reservation:
+    """Reserve OUT for the run, log how it continues the one in OUT, and append the transcripts that are kept."""
+    listing = Listing(
+        keys=surveyed.keys,
+        grows=grows,
+        is_update=config.update,
+        retried=config.retry_failed,
+        shards=config.shards,
+    )
+    reserved = reserve(store, run, listing, config.overwrite, log)
+    _log_reservation(reserved, run, config, surveyed.items, log)
+    _append_kept(surveyed, store, reserved.run)
+    return reserved
 
 
 def _keep_id_root(source: Source, config: Config) -> None:

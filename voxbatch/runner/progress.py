@@ -219,6 +219,13 @@ class Progress:
         return left_s if left_s > SHORTEST_S else None
 
     @property
+    def remaining_item_s(self) -> float | None:
+        """Mean seconds of audio of the items that are left, without the audio of theirs that is transcribed. None
+        before anything is known, and if no item is left."""
+        total_s, todo = self.total_audio_s, self.items - self.resumed - self.done - self.failed
+        return max(0.0, total_s - self.audio_s) / todo if todo > 0 and total_s is not None else None
+
+    @property
     def fraction(self) -> float:
         """The part of the whole shard that is done, from 0 to 1, including the items of earlier runs."""
         total_s, todo = self.total_work_s, self.items - self.resumed

@@ -39,6 +39,7 @@ class PartWriter(Protocol):
         latencies: Mapping[int, Latency] | None = None,
         peak_gpu_bytes: int | None = None,
         remaining_s: float | None = None,
+        remaining_item_s: float | None = None,
     ) -> list[PartEntry]:
         """Commit entries; see Checkpoint.commit."""
 
@@ -79,9 +80,9 @@ class NextPart:
             return
         now = time.monotonic()
         wall_s = now - self._committed_at
-        remaining_s = self._progress.remaining_s
+        left = self._progress.remaining_s, self._progress.remaining_item_s
         latencies = {e.index: self.latencies.pop(e.index) for e in self._entries if e.index in self.latencies}
-        written = self._checkpoint.commit(self._entries, wall_s, latencies, self._memory.peak_bytes, remaining_s)
+        written = self._checkpoint.commit(self._entries, wall_s, latencies, self._memory.peak_bytes, *left)
         self._progress.parts += bool(written)
         self._progress.committed += len(self._entries)
         self._entries, self._num_bytes, self._committed_at = [], 0, now

@@ -27,6 +27,8 @@ from voxbatch.storage.errors import ObjectNotFound
 _TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACKED_BY = {**dict.fromkeys(_TAR, "mkdir calls && tar -xf {} -C calls"), ".zip": "unzip {} -d calls"}
 """The command that unpacks an archive, by the end of its name."""
+_DOCUMENTS = (".docx", ".doc", ".odt", ".rtf", ".pdf", ".pptx", ".ppt", ".epub", ".html", ".htm")
+"""Extensions of documents that people have beside their recordings. No manifest has one of them."""
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 
@@ -110,6 +112,9 @@ def _refuse_unreadable(name: str) -> None:
         raise manifest_error(redacted(name), f"is an archive; {fetch}unpack it, and give the folder: {command}")
     if shown.lower().endswith(_SPREADSHEETS):
         raise manifest_error(redacted(name), "is a spreadsheet; save it as CSV (UTF-8), and give that")
+    if shown.lower().endswith(_DOCUMENTS) and not os.path.isdir(name):
+        advice = "give recordings, a folder of them, or a manifest (.jsonl, .csv, .tsv or .parquet)"
+        raise manifest_error(redacted(name), f"is a document, and no recording; {advice}")
 
 
 def _names_recordings(name: str) -> bool:

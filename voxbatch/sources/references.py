@@ -25,6 +25,7 @@ from voxbatch.errors import BadLine
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
 from voxbatch.manifest.recording_path import manifest_path
+from voxbatch.sources.own_texts import OwnTexts
 
 MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
 """Largest reference, in bytes."""
@@ -88,6 +89,7 @@ class References:
         self._texts_in = lru_cache(_HELD_FOLDERS)(_texts_in)
         self._folders_for_references = lru_cache(_HELD_FOLDERS)(_folders_for_references)
         self._table_of = lru_cache(_HELD_FOLDERS)(self._read_tables)
+        self._own_texts = OwnTexts()
         self.decoder = TextDecoder()
         self.count = 0
         """Number of recordings with a reference."""
@@ -125,7 +127,7 @@ class References:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self.unread.most_common() if taken)
         unread = f"{kinds} beside recordings not taken as references; to score against them: " if kinds else ""
         advice = "voxbatch score OUT --ref FOLDER" if kinds else ""
-        return "; ".join(filter(None, (self.decoder.note(), taken, unread + advice)))
+        return "; ".join(filter(None, (self.decoder.note(), taken, self._own_texts.note(), unread + advice)))
 
     def _beside(self, path: str, folder: str, root: str) -> Reference | None:
         """Return the reference in a file of its own."""
@@ -140,6 +142,8 @@ class References:
             texts = self._texts_in(place)
             for name in (stem + suffix for stem in stems for suffix in SUFFIXES if texts):
                 if (file := texts.get(name) or texts.get(canonical(name))) is not None:
+                    if self._own_texts.has(path, os.path.join(place, file)):
+                        continue
                     return Reference(os.path.join(place, file))
         return None
 

@@ -79,7 +79,8 @@ def item_flags(transcript: Transcript, asked: str | None) -> tuple[Flag, ...]:
         transcript: the transcript; its own flags are not repeated.
         asked: tag of the language that the manifest or the run gives. None if none was given.
     """
-    return (*_low_confidence(transcript), *_other_language(transcript, asked))
+    is_foreign = any(flag.kind == OTHER_LANGUAGE for flag in transcript.flags)  # its words are unsure for that reason
+    return (*(() if is_foreign else _low_confidence(transcript)), *_other_language(transcript, asked))
 
 
 def _low_confidence(transcript: Transcript) -> Iterator[Flag]:

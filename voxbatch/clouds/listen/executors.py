@@ -81,7 +81,7 @@ class LocalExecutor:
         source = redacted(request.source)
         log.info("run_started", source=source, text=f"{source} → {request.out}")
         with progress_events(log) as observe:
-            result = runner.run(config, log, observe, self._stop, self._engine_cache)
+            result = runner.run(config, log, observe, self._stop, self._engine_cache, shares_out=True)
         log_result(config, result, log)
         return None
 

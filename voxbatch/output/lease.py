@@ -1,0 +1,233 @@
+"""Leases on an OUT: small objects, renewed by heartbeats during the work, so that two processes do not do the same work
+by accident.
+
+    parts/lease-00003-of-00016.json    the process that works on shard 3 of 16: {"worker": "node7:4711:0123abcd", …}
+
+A lease only saves work. It may be wrong, because clocks differ. Then two workers perform one run, and the checkpoint
+ensures that no item is committed twice. A worker that was suspended, or whose request arrives late, neither renews nor
+releases the lease of its successor.
+
+A holder on this machine is known by its process id: after a kill the next start does not wait. One on another machine
+is known by the age of its lease. If that is young, `work_alone` waits until it is renewed, or too old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from voxbatch.errors import InUseError, StorageError
+from voxbatch.log import Log
+from voxbatch.output.layout import lease_name, lease_names
+from voxbatch.output.stored_json import json_bytes, read_json
+from voxbatch.storage import Store
+
+HEARTBEATS = 3
+"""Renewals of a lease within the time for which it is valid."""
+VALID_S = 60.0
+"""Seconds for which the lease of a run is valid after a renewal."""
+_POLL_S = 1.0
+"""Seconds between two looks at the lease of another machine."""
+_JOIN_S = 1.0
+"""Seconds to wait for the end of the heartbeat thread."""
+
+
+def new_worker() -> str:
+    """Return an identity for a holder in this process: host, process id and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def _processes() -> str:
+    """Return the boot of the kernel and the namespace in which process ids mean the same; "" if they are not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started_ticks(pid: int) -> int:
+    """Return the start of a process in the kernel's ticks since the boot; 0 if there is none that lives."""
+    try:
+        state, *values = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if state in b"ZX" else int(values[18])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A lease, as stored."""
+
+    worker: str
+    """See `new_worker`."""
+    at: float
+    """Time of the last renewal, in seconds since 1970."""
+    good_for_s: float
+    """Seconds from the last renewal to the end of the lease."""
+    message: str = ""
+    """Id of the message that a listener does not acknowledge before the work is done."""
+    since: float = 0.0
+    """Time at which the work began, in seconds since 1970."""
+    processes: str = ""
+    """See `_processes`. Empty if only the age tells whether the holder lives: a listener that is suspended loses its
+    lease."""
+    ticks: int = 0
+    """See `_started_ticks`."""
+
+    @classmethod
+    def of_run(cls) -> Lease:
+        """Return a new lease of a run in this process."""
+        now, ticks = time.time(), _started_ticks(os.getpid())
+        return cls(worker=new_worker(), at=now, good_for_s=VALID_S, since=now, processes=_processes(), ticks=ticks)
+
+    @property
+    def host(self) -> str:
+        """Name of the machine of the holder."""
+        return self.worker.partition(":")[0]
+
+    @property
+    def pid(self) -> int:
+        """Process id of the holder, on its machine; 0 if the identity has none."""
+        pid = self.worker.partition(":")[2].partition(":")[0]
+        return int(pid) if pid.isdecimal() else 0
+
+    @property
+    def is_local(self) -> bool:
+        """True if the holder is, or was, a process of this machine and of this container."""
+        return bool(self.ticks and self.processes) and self.processes == _processes()
+
+    @property
+    def is_valid(self) -> bool:
+        """True if the holder lives, as far as that is known."""
+        if self.is_local:
+            return _started_ticks(self.pid) == self.ticks
+        # The absolute value, because a time in the future comes from a wrong clock.
+        return abs(time.time() - self.at) < self.good_for_s
+
+    def __str__(self) -> str:
+        """Return, for example, "pid 4711 on node7 since 2026-11-29 20:31:05, last heartbeat 3 s ago"."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        age_s = max(0.0, time.time() - self.at)
+        return f"pid {self.pid} on {self.host} since {since}, last heartbeat {age_s:.0f} s ago"
+
+
+def read_lease(store: Store, name: str) -> Lease | None:
+    """Return a lease; None if there is none, or if voxbatch did not write it."""
+    with contextlib.suppress(ValueError):
+        return read_json(store.read(name) or b"null", Lease)
+    return None
+
+
+def acquire(store: Store, name: str, lease: Lease) -> Lease | None:
+    """Acquire a lease, and return None; return the valid lease of another holder if there is one.
+
+    Raises:
+        StorageError: the store cannot be read or written.
+    """
+    if store.create(name, _content(lease), durable=False):
+        return None
+    other = read_lease(store, name)
+    if other is not None and other.worker != lease.worker and other.is_valid:
+        return other
+    store.write(name, _content(lease), durable=False)
+    return None
+
+
+@contextlib.contextmanager
+def hold(store: Store, name: str, lease: Lease) -> Iterator[None]:
+    """Renew an acquired lease inside the context, and release it afterwards. A failed renewal is ignored, and so is
+    the lease of another process."""
+    over = threading.Event()
+
+    def send_heartbeats() -> None:
+        while not over.wait(lease.good_for_s / HEARTBEATS):
+            with contextlib.suppress(StorageError):
+                store.write(name, _while_ours(store, name, replace(lease, at=time.time())), durable=False)
+
+    thread = threading.Thread(target=send_heartbeats, daemon=True, name="lease")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_JOIN_S)
+        with contextlib.suppress(StorageError):
+            store.delete(name, lambda: _check_ours(store, name, lease))
+
+
+def _check_ours(store: Store, name: str, lease: Lease) -> None:
+    """Raise StorageError unless the lease belongs to this holder."""
+    present = read_lease(store, name)
+    if present is None or present.worker != lease.worker:
+        raise StorageError(f"{store.place}/{name} belongs to another process now")
+
+
+def _while_ours(store: Store, name: str, lease: Lease) -> Iterator[bytes]:
+    """Yield the content of the lease if it belongs to this holder. Store.write has looked at the present lease before,
+    and replaces no other one."""
+    _check_ours(store, name, lease)
+    yield from _content(lease)
+
+
+def _content(lease: Lease) -> list[bytes]:
+    return [json_bytes(asdict(lease)) + b"\n"]
+
+
+@contextlib.contextmanager
+def work_on(store: Store, shard: int, shards: int, is_alone: bool, log: Log) -> Iterator[None]:
+    """Hold the lease on a shard inside the context. A store that does not permit to replace or delete an object is no
+    obstacle.
+
+    Args:
+        is_alone: no other process may work on OUT. Tasks of one job share it instead.
+
+    Raises:
+        InUseError: another process works on OUT, and this one is to be alone.
+    """
+    name, lease = lease_name(shard, shards), Lease.of_run()
+    if is_alone:
+        for other_name in lease_names(store):
+            _refuse_living(store, other_name, log)
+    other = None
+    with contextlib.suppress(StorageError):
+        other = acquire(store, name, lease)
+        if other is not None and not is_alone:
+            store.write(name, _content(lease), durable=False)
+    if other is not None and is_alone:  # it came in the same moment
+        raise _in_use(store, other)
+    with hold(store, name, lease):
+        yield
+
+
+def _refuse_living(store: Store, name: str, log: Log) -> None:
+    """Refuse to work beside the holder of a lease. Wait for the next heartbeat of one on another machine, which may
+    have been killed. Delete the lease of a dead one."""
+    seen = lease = read_lease(store, name)
+    while seen is not None and lease is not None and lease.is_valid:
+        if lease.is_local or lease != seen:
+            raise _in_use(store, lease)
+        if lease is seen:
+            log.warning("lease", text=f"a process may work on {store.place}: {lease}; waiting for its next heartbeat")
+        time.sleep(_POLL_S)
+        lease = read_lease(store, name)
+    with contextlib.suppress(StorageError):
+        store.delete(name)
+
+
+def _in_use(store: Store, lease: Lease) -> InUseError:
+    """Return the error of a process that would work beside the holder of a lease."""
+    stop = f"stop it with `kill {lease.pid}`" if lease.is_local else f"stop it on {lease.host}"
+    return InUseError(
+        f"{store.place}: another process works on this run, {lease}; a second one would do the same work again. Wait "
+        f"for its end (`voxbatch status {shlex.quote(store.place)}` shows how far it is), or {stop} and run again; to "
+        "divide a run, give each process its --shard I/N"
+    )
