@@ -147,8 +147,10 @@ def start(
         log.info("quality", text=note)
     if dry_run:
         from voxbatch.cli.estimates import print_plan
+        from voxbatch.engines.model_files import downloads_logged
 
-        print_plan(config)
+        with downloads_logged(log):
+            print_plan(config)
         return
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
