@@ -133,9 +133,9 @@ def test_a_model_in_a_bucket_is_fetched_with_a_line_in_the_log(job: Job) -> None
 
     def log(option: str, cache: str) -> str:
         run = ("run", "m.jsonl", "-o", "out", "--engine", "faster-whisper", "--model", model, option)
-        variables = environment(XDG_CACHE_HOME=str(job.folder / cache))
-        command = [sys.executable, "-m", "voxbatch", *run]
-        return subprocess.run(command, cwd=job.folder, env=variables, capture_output=True, text=True, check=False).stderr
+        variables, command = environment(XDG_CACHE_HOME=str(job.folder / cache)), [sys.executable, "-m", "voxbatch"]
+        done = subprocess.run([*command, *run], cwd=job.folder, env=variables, stderr=subprocess.PIPE, text=True)
+        return done.stderr
 
     for option, cache in (("--dry-run", "a"), ("--limit=1", "b")):
         fetching = f"fetching 3 of 3 files, 0.0 MB, from {model}/ to {job.folder}/{cache}/voxbatch/models/"

@@ -205,7 +205,7 @@ class _NamedRecordings:
                 base=self.base,
                 pattern=pattern,
                 others=self.others,
-                decoder=self.references.decoder,
+                references=self.references,
             )
             return
         row = {"audio_filepath": relative_address(self.base, address)}
@@ -217,7 +217,7 @@ class _NamedRecordings:
 
         try:
             state = object_state(self.stores.stat(address))
-            yield object_line(address, {**row, **state}, self.stores)
+            yield object_line(address, {**row, **state}, self.stores, self.references)
         except ObjectNotFound:
             yield BadLine(0, "does not exist" if len(self.names) == 1 else f"{address} does not exist")
 
