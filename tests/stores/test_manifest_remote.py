@@ -326,7 +326,7 @@ def test_commands_accept_addresses_and_storage_options(bucket: Bucket, voxbatch:
         env |= {"VOXBATCH_S3_ENDPOINT_URL": env["AWS_ENDPOINT_URL"], "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
 
     done = voxbatch("manifest", f"{bucket.uri}/day/", env=env)
-        assert (done.returncode, done.stderr) == (0, "references: 1 beside recordings, such as a.txt\n")
+    assert (done.returncode, done.stderr) == (0, "references: 1 beside recordings, such as a.txt\n")
     assert done.stdout == '{"audio_filepath": "a.wav", "text": "ja"}\n{"audio_filepath": "b.flac"}\n'
     done = voxbatch("validate", f"{bucket.uri}/day/", "--include", "a.*", env=env)
     assert (done.returncode, done.stderr) == (0, "")
