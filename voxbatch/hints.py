@@ -129,7 +129,14 @@ _TABLE = {
         "num-threads": "With faster-whisper: --engine-option threads=4",
         "dry-run stdout mux burn shard shards tasks": "Only the command has this: voxbatch run --help-all",
     },
-    FORMAT: {"karaoke": "Words as they are spoken are given by --formats vtt-words"},
+    FORMAT: {
+        "karaoke": "Words as they are spoken are given by --formats vtt-words",
+        "parquet csv tsv": "A table of all items: voxbatch report OUT --export items.csv, or items.parquet",
+        "jsonl": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
+        "all": "The formats are named: --formats srt,vtt,txt,json",
+        "dfxp imsc": "Timed text is given by --formats ttml",
+        "ssa": "SubStation subtitles are given by --formats ass",
+    },
 }
 HINTS = {
     kind: {word: answer for words, answer in rows.items() for word in words.split()} for kind, rows in _TABLE.items()
