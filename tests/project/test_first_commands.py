@@ -121,6 +121,11 @@ TABLES = {
         run talk.mp3 --formats parquet -o c    | 2 | stderr | Error: .*parquet: A table .*report OUT --export items
         run talk.mp3 --formats all -o c        | 2 | stderr | Error: .*all: .*--formats srt,vtt,txt,json
         run talk.mp3 --language english -o d   | 0 | stdout | w0 w1
+        run talk.mp3 --language auto           | 2 | stderr | Error: --language auto: .*leave it out, and a multilingual
+        run talk.mp3 talk.srt                  | 2 | stderr | Error: talk.srt does not exist, .*: -o OUT --formats srt
+        run youtube.com/watch?v=abc            | 2 | stderr | Error: .*; a web address begins with https://
+        run www.example.org/talk.mp3           | 2 | stderr | Error: .*; a web address begins with https://
+        uninstall                              | 2 | stderr | Error: No such command 'uninstall'. .*rm -r ~/voxbatch-env
         run talk.mp3 --language klingon -o e   | 2 | stderr | Error: --language klingon: no known language
         run a.mp3 --format srt | 2 | stderr | Error: No such option '--format'. Formats are given by --formats srt,vtt
         merge a --formats xyz                  | 2 | stderr | Error: --formats xyz: unknown; known are srt, vtt, vtt-w
@@ -159,6 +164,7 @@ TABLES = {
 }
 REAL = r"""
     run speech.ogg                        | 0 | stdout | .*platform
+    run speech.ogg --language de --dry-run | 2 | stderr | Error: --language de: model tiny.en knows only en; take
     run speech.ogg --model nonexistent    | 2 | stderr | Error: --model nonexistent: there is no such folder
 """
 
