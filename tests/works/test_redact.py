@@ -27,7 +27,7 @@ from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
 from voxbatch.works.redact.key import own_key
 from voxbatch.works.redact.options import RedactionOptions
-from voxbatch.works.redact.rules import RedactionRules, load
+from voxbatch.works.redact.rules import RedactionRules, load, own_name
 from voxbatch.works.redact.steps import RedactedItem, redacted_item
 from voxbatch.works.redact.transcript import pieces_of
 
@@ -138,7 +138,7 @@ def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None
 def test_a_secret_is_found_where_two_people_talk_at_once(turns: str, secret: str, rules: RedactionRules) -> None:
     """The words of a speaker are looked at without those of another one between them, too."""
     words, speakers = zip(*(turn.split(":") for turn in turns.split()), strict=True)
-    own = replace(rules, own_names=frozenset({"project heron"}))
+    own = replace(rules, patterns=[("person", own_name("project heron"))])
     redacted = " ".join(texts for _, texts in found(" ".join(words), "en", own, speakers))
     assert {*secret.split()} <= {*redacted.split()}
 

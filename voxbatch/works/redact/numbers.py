@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import pairwise
 
 from voxbatch.works.redact.rules import NumberRule
 from voxbatch.works.redact.tokens import Secret, TokenPassage
@@ -71,7 +72,7 @@ def _continues(chain: Chain, secret: Secret, passage: TokenPassage) -> bool:
     first = min(chain.pieces[-1], secret.pieces[-1]) + 1
     stop = max(chain.pieces[0], secret.pieces[0])
     most = passage.rules.near if len(chain.digits) >= NEAR_DIGITS else NEXT
-    has_end = any(token.ends_sentence for token in passage.tokens[first - 1 : stop])
+    has_end = any("end" in token.tags for token in passage.tokens[first - 1 : stop])
     return stop - first <= most and not has_end and chain.digits != "" and not _is_amount(chain, passage)
 
 
@@ -84,10 +85,10 @@ def _chains(passage: TokenPassage) -> Iterator[Chain]:
         if chain.pieces and not _joins(chain.pieces[-1], at, passage):
             yield chain
             chain = Chain()
-        has_plus = not chain.pieces and at > 0 and passage.language.signs.get(tokens[at - 1].folded) == "+"
-        chain.is_international |= token.is_international or has_plus
-        chain.is_weak &= token.is_weak
-        chain.is_one_by_one &= token.is_one_by_one
+        has_plus = not chain.pieces and at > 0 and "plus" in tokens[at - 1].tags
+        chain.is_international |= "international" in token.tags or has_plus
+        chain.is_weak &= "weak" in token.tags
+        chain.is_one_by_one &= "single" in token.tags
         chain.pieces += range(at, at + token.uses)
         chain.characters += token.characters
     if chain.pieces:
@@ -98,7 +99,7 @@ def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
     tokens, speakers, language = passage.tokens, passage.speakers, passage.language
     token, gap = tokens[following], following - last - 1
-    if gap > passage.rules.max_gap or (gap and (token.is_year or tokens[last].is_year)):
+    if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
     if language.numbers.get(token.folded) == "1" and tokens[last].word[:1].isdigit() and is_alone:
@@ -106,7 +107,7 @@ def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     speaker = speakers[following]
     return all(
         not tokens[at].folded
-        or tokens[at].folded in language.fillers | language.thousand
+        or tokens[at].tags & {"filler", "thousand"}
         or (speaker is not None and speakers[at] not in (speaker, None) and speakers[last] == speaker)
         for at in range(last + 1, following)
     )
@@ -118,28 +119,38 @@ def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:
     Args:
         low: index of the word after the number before it: cues are looked for from there on.
     """
-    first, last = chain.pieces[0], chain.pieces[-1]
-    stop = passage.sentence_end(last, AFTER)  # a cue after it is in its sentence
     if _is_amount(chain, passage):
         return None
-    cues = {
-        cue: passage.has_cue(cue, max(low, first - passage.rules.distance(cue)), first)
-        or passage.has_cue(cue, last + 1, stop)
-        for cue in passage.language.cues
-    }
-    if chain.is_weak and not any(cues.values()):
+    cues = _cues(chain, low, passage)
+    if chain.is_weak and not cues:
         return None
     for rule in passage.rules.numbers:
         is_checked = rule.check is not None and _passes(rule.check, chain, passage.language.countries)
-        if _fits(rule, chain, cues.get(rule.cue or "", False), is_checked, passage.language.countries):
+        if _fits(rule, chain, rule.cue in cues, is_checked, passage.language.countries):
             return Secret(rule.kind, tuple(chain.pieces), rule.rule, is_checked)
     return None
+
+
+def _cues(chain: Chain, low: int, passage: TokenPassage) -> set[str]:
+    """Return the cues before a chain, and after it in its sentence."""
+    first, last, tokens = chain.pieces[0], chain.pieces[-1], passage.tokens
+    distances, cues = passage.rules.cue_distance, {rule.cue for rule in passage.rules.numbers if rule.cue}
+    near = {
+        cue
+        for cue in cues
+        if any(cue in token.tags for token in tokens[max(low, first - distances.get(cue, distances["any"])) : first])
+    }
+    for before, token in pairwise(tokens[last : last + AFTER]):
+        if "end" in before.tags:
+            break
+        near |= cues & token.tags
+    return near
 
 
 def _is_amount(chain: Chain, passage: TokenPassage) -> bool:
     """Return whether a number is followed by a unit, and not too long for an amount."""
     after = passage.tokens[chain.pieces[-1] + 1 : chain.pieces[-1] + 2]
-    return len(chain.digits) <= MAX_AMOUNT and any(token.folded in passage.language.units for token in after)
+    return len(chain.digits) <= MAX_AMOUNT and any("unit" in token.tags for token in after)
 
 
 def _fits(rule: NumberRule, chain: Chain, has_cue: bool, is_checked: bool, countries: Sequence[str]) -> bool:
