@@ -28,6 +28,8 @@ NEXT = 2
 """Words to the rest of a number, of which the recogniser has made words: "portable L06 fit, 1, 2, 8"."""
 COUNTING = "0123456789"
 """A part of it is no code by itself: "one, two, three"."""
+YEAR_AND_COUNT = re.compile(r"(19|20)\d\d[ -]\d{1,3}")
+"""Two numbers that a recogniser writes as one: "in 2019 and 450 in 2020"."""
 MAX_AMOUNT = 7
 """Digits of a number that is an amount if a unit follows it."""
 
@@ -122,7 +124,9 @@ def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:
     if _is_amount(chain, passage):
         return None
     cues = _cues(chain, low, passage)
-    if chain.is_weak and not cues:
+    text = " ".join(passage.tokens[at].word for at in chain.pieces)
+    is_weak = chain.is_weak or bool(YEAR_AND_COUNT.fullmatch(text))
+    if is_weak and not cues:
         return None
     for rule in passage.rules.numbers:
         is_checked = rule.check is not None and _passes(rule.check, chain, passage.language.countries)

@@ -22,7 +22,7 @@ _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
 _SENTENCE_END = re.compile(r"(?<!^\w)(?<!^\d\d)\.$|[!?…]$")
 """The end of a sentence, and not that of the day in "9. März" or of a letter."""
-_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
+_TIME = re.compile(r"\d{1,2}[:h]\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
 _ONE_BY_ONE = re.compile(r"\d(?:[-.,]+\d)*")
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
