@@ -167,7 +167,8 @@ def own_name(name: str) -> re.Pattern[str]:
 
 
 def _number_rule(values: Mapping[str, Any]) -> NumberRule:
-    return NumberRule(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return NumberRule(**frozen)
 
 
 def _own(place: str, stores: Stores) -> tuple[dict[str, Any], bytes]:
