@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,15 @@ def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: 
 def test_other_numbers_and_words_stay(text: str, rules: RedactionRules) -> None:
     """Years, times, amounts and words that are also names are no secrets."""
     assert not found(text, "en", rules)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["five", "B5", "mail", "dot", "Anna"])
+def test_a_word_that_a_recogniser_repeats_takes_no_long_time(word: str, rules: RedactionRules) -> None:
+    """The time grows with the number of words, and not with its square: it would be 20 s."""
+    start = time.process_time()
+    find_secrets([word] * 3000, [None] * 3000, "en", rules)
+    assert time.process_time() - start < 7
 
 
 def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None:
