@@ -11,6 +11,7 @@ import pytest
 from conftest import Recorder, Voxbatch
 from killed_at import VARIABLE
 from servers import Place
+from whisper_base import needs_tiny_en
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import FORMATS
@@ -39,7 +40,7 @@ SIDES = [
 @pytest.fixture
 def out(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> Path:
     """Return an OUT whose secrets are in the text, over chunks and speakers, in the names of files, ids, speakers and
-    columns, in a correction, and in the tags, chapters, cover, subtitles and second stream of a container."""
+    columns, in a correction, and in the tags, chapters, cover image, subtitles and second stream of a container."""
     folder = tmp_path / "Zuberbrand"
     contained(recording("left.wav", 40), recording("right.wav", 41), folder / "olgavia-44015500.mkv")
     recording("Zuberbrand/12345670.wav", 40)
@@ -53,7 +54,8 @@ def out(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> Path:
     (tmp_path / "says.json").write_text(json.dumps({"count": [SIDES] * 3}))
     done = voxbatch(
         "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={tmp_path}/says.json",
-        "--engine-option", "max_chunk_s=14", "--channels", "split", "--channel-names", "Olgavia Zuberbrand,Quilmarsh",
+        "--engine-option", "max_chunk_s=14", "--engine-option", "confidence=true", "--channels", "split",
+        "--channel-names", "Olgavia Zuberbrand,Quilmarsh",
         "--language", "en", "--formats", "srt", "-q",
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
@@ -75,14 +77,18 @@ def contained(left: Path, right: Path, path: Path) -> None:
         "title=Quilmarsh 12345670\n"
     )
     (folder / "subtitles.srt").write_text("1\n00:00:00,000 --> 00:00:05,000\nThornsworth 90817263\n")
-    (folder / "cover.txt").write_text("Zuberbrand 55667788")
     program = executable()
+    cover = folder / "cover.png"
+    subprocess.run(
+        [program, "-v", "error", "-f", "lavfi", "-i", "testsrc=size=64x64", "-frames:v", "1", cover], check=True
+    )
+    cover.write_bytes(cover.read_bytes() + b"Wexgrove 55667788")
     subprocess.run(
         [program, "-v", "error", "-i", left, "-i", right, "-i", folder / "tags.txt", "-i", folder / "subtitles.srt",
          "-f", "lavfi", "-i", "testsrc=size=64x64:rate=1:duration=40", "-filter_complex", "[0:a][1:a]amerge[call]",
          "-map", "4:v", "-map", "[call]", "-map", "1:a", "-map", "3:s", "-map_metadata", "2", "-map_chapters", "2",
-         "-metadata:s:a:1", "title=Thornsworth 55667788", "-attach", folder / "cover.txt",
-         "-metadata:s:t", "mimetype=text/plain", "-metadata:s:t", "filename=Zuberbrand.txt",
+         "-metadata:s:a:1", "title=Thornsworth 55667788", "-attach", cover,
+         "-metadata:s:t", "mimetype=image/png", "-metadata:s:t", "filename=Zuberbrand.png",
          "-c:v", "mpeg4", "-c:a", "flac", path],
         check=True,
     )  # fmt: skip
@@ -110,6 +116,29 @@ def test_no_place_of_a_run_leaks(out: Path, voxbatch: Voxbatch, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert not leaks(tmp_path / "shared")
     assert {path.suffix for path in (tmp_path / "shared" / "flac").iterdir()} == {".flac"}
+    copies = map(json.loads, (tmp_path / "shared" / "transcripts.jsonl").read_text().splitlines())
+    confidences = [word["confidence"] for copy in copies for word in copy["words"] if "[CARD]" in word["word"]]
+    assert confidences
+    assert all(0 <= confidence <= 1 for confidence in confidences)
+
+
+@needs_tiny_en
+def test_hotwords_and_prompts_stay_behind(corpus: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The words that a Whisper model was told to expect, in the run and in a row, are in no file of the copies."""
+    audio = str(corpus / "speech" / "ljspeech_flac" / "LJ001-0028.flac")
+    row = {"id": "a", "audio_filepath": audio, "hotwords": ["Quilmarsh", "Wexgrove"]}
+    (tmp_path / "m.jsonl").write_text(json.dumps(row))
+    (tmp_path / "words.txt").write_text("Zuberbrand\n55667788\n")
+    done = voxbatch(
+        "run", "m.jsonl", "-o", "out", "--engine", "faster-whisper", "--hotwords", "words.txt", "--prompt",
+        "Olgavia Thornsworth speaks.", "-q",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = {"Zuberbrand", "Olgavia", "Thornsworth", "55667788", "Quilmarsh", "Wexgrove"}
+    assert {secret for _, secret in leaks(tmp_path / "out")} >= told - {"Quilmarsh", "Wexgrove"}
+    done = voxbatch("redact", "out", "-o", "shared", "--formats", ",".join(FORMATS))
+    assert done.returncode == 0, done.stderr
+    assert not leaks(tmp_path / "shared")
 
 
 def test_the_copies_of_an_out_with_a_name_are_in_a_folder_without_it(

@@ -1,11 +1,9 @@
 """Redact the transcripts and recordings of a run: write copies without card numbers, names and other secrets.
 
-rules, rules.yaml    what counts as a secret, by language and country
-tokens               a word as digits, spelled letters or a plain word; the passage that the detectors read
+rules, rules.yaml    what counts as a secret, by language and country: sequences of words, and kinds of numbers
+tokens               a word as digits, spelled letters or a plain word, with the names by which the rules mean it
 numbers              chains of digits and letters: cards, telephones, codes
-addresses            e-mail addresses, streets, dates of birth
-names                names of persons
-detector             all of them over the words of one item
+detector             the sequences and the numbers in the words of one item
 transcript, sound    the copies
 key                  the secret with which ids and digests of the copies are made
 steps, products      the run and its files

@@ -1,17 +1,22 @@
-"""Find the secrets in the words of an item: each word is in one secret at most."""
+"""Find the secrets in the words of an item: each word is in one secret at most.
+
+A passage is written as a line with a character for each tag of a word, so that a regular expression of rules.yaml finds
+a sequence of words. Numbers need more than a sequence: see the module numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
-from voxbatch.works.redact.addresses import find_births, find_emails, find_streets
-from voxbatch.works.redact.names import find_names
 from voxbatch.works.redact.numbers import find_numbers
-from voxbatch.works.redact.rules import RedactionRules
-from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, tokens
+from voxbatch.works.redact.rules import RedactionRules, tag_characters
+from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, stem, tokens
+
+SHORTEST = 3
+"""Letters of a name that is looked for again."""
 
 
 def find_secrets(
@@ -29,17 +34,16 @@ def find_secrets(
     language, has_capitals = rules.language(lang), any(word.strip(EDGES)[:1].isupper() for word in words)
     taken, secrets = set[int](), list[Secret]()
     for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
-        part, voices = [words[at] for at in indexes], [speakers[at] for at in indexes]
-        passage = TokenPassage(tokens(part, language), voices, rules, language)
-        finders = (
+        part = [words[at] for at in indexes]
+        passage = TokenPassage(tokens(part, language, has_capitals), [speakers[at] for at in indexes], rules, language)
+        names = [secret for secret in _sequences(passage) if secret.kind == "person"]
+        for secret in chain(
             _patterns(part, rules),
-            find_emails(passage),
-            find_births(passage),
-            find_streets(passage),
+            (secret for secret in _sequences(passage) if secret.kind != "person"),
             find_numbers(passage),
-            find_names(passage, has_capitals),
-        )
-        for secret in chain(*finders):
+            names,
+            _said_again(passage, names),
+        ):
             pieces = tuple(indexes[at] for at in secret.pieces if indexes[at] not in taken)
             if pieces:
                 taken.update(pieces)
@@ -63,12 +67,33 @@ def _interrupted(speakers: Sequence[str | None], max_gap: int) -> Iterator[Seque
 
 
 def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:
-    """Yield what the patterns of the user find."""
-    text, begins = " ".join(words), [0]
-    for word in words:
-        begins.append(begins[-1] + len(word) + 1)
+    """Yield what the names and patterns of the user find."""
+    text, begins = " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
     for kind, pattern in rules.patterns:
         for match in pattern.finditer(text):
             spans = enumerate(pairwise(begins))
             pieces = tuple(at for at, (begin, stop) in spans if begin < match.end() and stop - 1 > match.start())
             yield Secret(kind, pieces, "own pattern")
+
+
+def _sequences(passage: TokenPassage) -> Iterator[Secret]:
+    """Yield what the sequences of rules.yaml find."""
+    characters = tag_characters()
+    # "end" has the first character: it comes last
+    line = "".join(
+        f";{''.join(sorted((characters[tag] for tag in token.tags), reverse=True))}" for token in passage.tokens
+    )
+    for rule in passage.rules.sequences:
+        for match in rule.words.finditer(line):
+            begin, stop = match.span(match.lastindex or 0)
+            first = line.count(";", 0, begin)
+            yield Secret(rule.kind, tuple(range(first, first + line.count(";", begin, stop))), rule.rule)
+
+
+def _said_again(passage: TokenPassage, names: Sequence[Secret]) -> Iterator[Secret]:
+    """Yield the words of names where they are said again."""
+    capitals = {at: stem(token) for at, token in enumerate(passage.tokens) if "capital" in token.tags}
+    words = {capitals[at] for secret in names for at in secret.pieces if at in capitals}
+    lists = passage.language.lists
+    known = {word for word in words if len(word) >= SHORTEST} - lists["not_names"] - lists["filler"] - lists["particle"]
+    yield from (Secret("person", (at,), "said again") for at, word in capitals.items() if word in known)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
+from itertools import takewhile
 
 from voxbatch.works.redact.rules import NumberRule
-from voxbatch.works.redact.tokens import Secret, TokenPassage
+from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
 
 AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
@@ -27,87 +28,96 @@ NEXT = 2
 """Words to the rest of a number, of which the recogniser has made words: "portable L06 fit, 1, 2, 8"."""
 COUNTING = "0123456789"
 """A part of it is no code by itself: "one, two, three"."""
+YEAR_AND_COUNT = re.compile(r"(19|20)\d\d[ -]\d{1,3}")
+"""Two numbers that a recogniser writes as one: "in 2019 and 450 in 2020"."""
 MAX_AMOUNT = 7
 """Digits of a number that is an amount if a unit follows it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chain:
-    """Digits and letters that are said as one number."""
+    """Words that are said as one number."""
 
-    pieces: list[int] = field(default_factory=list)
-    """Indexes of the words."""
-    characters: str = ""
-    is_international: bool = False
-    is_weak: bool = True
-    """True if each part is a year or an amount."""
-    is_one_by_one: bool = True
-    """True if each part is said as single digits."""
+    words: Sequence[Token]
+    pieces: tuple[int, ...]
+    """Their indexes in the passage."""
+    has_plus: bool
+    """True after the word "plus"."""
+
+    @property
+    def characters(self) -> str:
+        """Return the digits and letters."""
+        return "".join(token.characters for token in self.words)
 
     @property
     def digits(self) -> str:
         """Return the digits alone."""
         return "".join(filter(str.isdigit, self.characters))
 
+    @property
+    def is_weak(self) -> bool:
+        """Return whether it may be a year or an amount, or both: see YEAR_AND_COUNT."""
+        is_pair = YEAR_AND_COUNT.fullmatch(" ".join(token.word for token in self.words))
+        return bool(is_pair) or self.has_all("weak")
+
+    @property
+    def is_international(self) -> bool:
+        """Return whether a plus is written or said before it."""
+        return self.has_plus or "international" in self.words[0].tags
+
+    def has_all(self, tag: str) -> bool:
+        """Return whether each part has a tag."""
+        return all(tag in token.tags for token in self.words if token.uses)
+
 
 def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
     """Yield the numbers in a passage that are secrets."""
-    chains = list(_chains(passage))
+    chains = [chain for chain in _chains(passage) if not _is_amount(chain, passage)]
     named, low = list[Secret | None](), 0
     for chain in chains:
         named.append(_secret(chain, low, passage))
         low = chain.pieces[-1] + 1 if len(chain.digits) >= NEAR_DIGITS else low
     for at, chain in enumerate(chains):
-        beside = (*named[max(0, at - 1) : at], *named[at + 1 : at + 2])
-        if named[at] is None and not chain.is_weak:
-            for secret in beside if len(chain.digits) >= NEAR_DIGITS else named[at + 1 : at + 2]:
-                if secret and _continues(chain, secret, passage):
-                    named[at] = Secret(secret.kind, tuple(chain.pieces), f"part of {secret.rule}")
+        is_long = len(chain.digits) >= NEAR_DIGITS
+        if named[at] is None and chain.digits and not chain.is_weak:
+            for secret in (*named[max(0, at - 1) : at if is_long else 0], *named[at + 1 : at + 2]):
+                if secret and _is_near(chain, secret, passage.rules.near if is_long else NEXT, passage):
+                    named[at] = Secret(secret.kind, chain.pieces, f"part of {secret.rule}")
     yield from filter(None, named)
 
 
-def _continues(chain: Chain, secret: Secret, passage: TokenPassage) -> bool:
-    """Return whether a chain is a part of a secret near it, in the same sentence."""
+def _is_near(chain: Chain, secret: Secret, most: int, passage: TokenPassage) -> bool:
+    """Return whether a chain is so many words at most from a secret in the same sentence."""
     first = min(chain.pieces[-1], secret.pieces[-1]) + 1
     stop = max(chain.pieces[0], secret.pieces[0])
-    most = passage.rules.near if len(chain.digits) >= NEAR_DIGITS else NEXT
-    has_end = any(token.ends_sentence for token in passage.tokens[first - 1 : stop])
-    return stop - first <= most and not has_end and chain.digits != "" and not _is_amount(chain, passage)
+    return stop - first <= most and not any("end" in token.tags for token in passage.tokens[first - 1 : stop])
 
 
 def _chains(passage: TokenPassage) -> Iterator[Chain]:
     """Yield the chains of digits and letters."""
-    chain, tokens = Chain(), passage.tokens
-    for at, token in enumerate(tokens):
-        if not token.characters:
-            continue
-        if chain.pieces and not _joins(chain.pieces[-1], at, passage):
-            yield chain
-            chain = Chain()
-        has_plus = not chain.pieces and at > 0 and passage.language.signs.get(tokens[at - 1].folded) == "+"
-        chain.is_international |= token.is_international or has_plus
-        chain.is_weak &= token.is_weak
-        chain.is_one_by_one &= token.is_one_by_one
-        chain.pieces += range(at, at + token.uses)
-        chain.characters += token.characters
-    if chain.pieces:
-        yield chain
+    tokens, stretches = passage.tokens, list[list[int]]()
+    for at in (at for at, token in enumerate(tokens) if token.characters):
+        if not (stretches and _joins(stretches[-1][-1], at, passage)):
+            stretches.append([])
+        stretches[-1] += range(at, at + tokens[at].uses)
+    for pieces in stretches:
+        has_plus = pieces[0] > 0 and "plus" in tokens[pieces[0] - 1].tags
+        yield Chain([tokens[at] for at in pieces], tuple(pieces), has_plus)
 
 
 def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
-    tokens, speakers, language = passage.tokens, passage.speakers, passage.language
+    tokens, speakers = passage.tokens, passage.speakers
     token, gap = tokens[following], following - last - 1
-    if gap > passage.rules.max_gap or (gap and (token.is_year or tokens[last].is_year)):
+    if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
-    if language.numbers.get(token.folded) == "1" and tokens[last].word[:1].isdigit() and is_alone:
+    if passage.language.numbers.get(token.folded) == "1" and tokens[last].word[:1].isdigit() and is_alone:
         return False  # "In 2020, one of them"
     speaker = speakers[following]
+    may_answer = {*speakers} - {None, speaker} if speaker is not None and speakers[last] == speaker else set()
     return all(
-        not tokens[at].folded
-        or tokens[at].folded in language.fillers | language.thousand
-        or (speaker is not None and speakers[at] not in (speaker, None) and speakers[last] == speaker)
+        not tokens[at].folded or tokens[at].tags & {"filler", "thousand"} or speakers[at] in may_answer
         for at in range(last + 1, following)
     )
 
@@ -118,34 +128,35 @@ def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:
     Args:
         low: index of the word after the number before it: cues are looked for from there on.
     """
-    first, last = chain.pieces[0], chain.pieces[-1]
-    stop = passage.sentence_end(last, AFTER)  # a cue after it is in its sentence
-    if _is_amount(chain, passage):
-        return None
-    cues = {
-        cue: passage.has_cue(cue, max(low, first - passage.rules.distance(cue)), first)
-        or passage.has_cue(cue, last + 1, stop)
-        for cue in passage.language.cues
-    }
-    if chain.is_weak and not any(cues.values()):
-        return None
-    for rule in passage.rules.numbers:
-        is_checked = rule.check is not None and _passes(rule.check, chain, passage.language.countries)
-        if _fits(rule, chain, cues.get(rule.cue or "", False), is_checked, passage.language.countries):
-            return Secret(rule.kind, tuple(chain.pieces), rule.rule, is_checked)
+    cues, countries = _cues(chain, low, passage), passage.language.countries
+    for rule in passage.rules.numbers if cues or not chain.is_weak else ():
+        is_checked = rule.check is not None and _passes(rule.check, chain, countries)
+        if _fits(rule, chain, rule.cue in cues, is_checked, countries):
+            return Secret(rule.kind, chain.pieces, rule.rule, is_checked)
     return None
+
+
+def _cues(chain: Chain, low: int, passage: TokenPassage) -> set[str]:
+    """Return the cues before a chain, and after it in its sentence."""
+    first, last, tokens = chain.pieces[0], chain.pieces[-1], passage.tokens
+    cues, distances = {rule.cue for rule in passage.rules.numbers if rule.cue}, passage.rules.cue_distance
+    after = takewhile(lambda at: "end" not in tokens[at - 1].tags, range(last + 1, min(last + AFTER, len(tokens))))
+    near = {cue for at in after for cue in cues & tokens[at].tags}
+    for at in range(max(low, first - max(distances.values())), first):
+        near |= {cue for cue in cues & tokens[at].tags if first - at <= distances.get(cue, distances["any"])}
+    return near
 
 
 def _is_amount(chain: Chain, passage: TokenPassage) -> bool:
     """Return whether a number is followed by a unit, and not too long for an amount."""
     after = passage.tokens[chain.pieces[-1] + 1 : chain.pieces[-1] + 2]
-    return len(chain.digits) <= MAX_AMOUNT and any(token.folded in passage.language.units for token in after)
+    return len(chain.digits) <= MAX_AMOUNT and any("unit" in token.tags for token in after)
 
 
 def _fits(rule: NumberRule, chain: Chain, has_cue: bool, is_checked: bool, countries: Sequence[str]) -> bool:
     if rule.countries and countries and not {*rule.countries} & {*countries}:
         return False
-    if rule.one_by_one and (not chain.is_one_by_one or chain.digits in COUNTING):
+    if rule.one_by_one and (not chain.has_all("single") or chain.digits in COUNTING):
         return False
     count = len(chain.digits)
     if rule.letters:

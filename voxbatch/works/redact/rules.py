@@ -9,8 +9,8 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module, resources
 from typing import Any
 
@@ -29,6 +29,14 @@ _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kin
 """The keys of a file for --rules."""
 _SOUNDS = {"ph": "f", "ck": "k", "qu": "k", "ch": "k", "c": "k", "h": "", "y": "i", "w": "v", "z": "s"}
 """Letters that recognisers take for others."""
+TAGS = (
+    "end", "more", "part", "year", "weak", "single", "international", "date", "mark", "letter", "spelled", "upper",
+    "titled", "place", "house", "house_first", "road", "postcode", "mail", "mail_begin", "mail_end", "host", "tiny",
+    "capital", "first", "maybe_first", "listed", "known", "sounds",
+)  # fmt: skip
+"""The names of words that the module tokens gives; rules.yaml uses them, and those of its lists."""
+_TABLES = ("countries", "names", "numbers", "unit_first", "repeats", "postcode")
+"""The keys of a language that are no lists of texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,44 +68,40 @@ class NumberRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceRule:
+    """A rule that finds a sequence of words; rules.yaml describes it."""
+
+    rule: str
+    kind: str
+    words: re.Pattern[str]
+    """Pattern of the line that `TokenPassage` writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageRules:
     """The words of a language; rules.yaml describes them."""
 
-    countries: tuple[str, ...] = ()
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    """The digits of each number word below 100."""
-    hundred: frozenset[str] = frozenset()
-    thousand: frozenset[str] = frozenset()
-    repeats: Mapping[str, int] = field(default_factory=dict)
-    not_letters: frozenset[str] = frozenset()
-    """Words of one letter."""
-    fillers: frozenset[str] = frozenset()
-    at: frozenset[str] = frozenset()
-    dot: frozenset[str] = frozenset()
-    signs: Mapping[str, str] = field(default_factory=dict)
-    units: frozenset[str] = frozenset()
-    """Words after which a number is an amount."""
-    cues: Mapping[str, Sequence[tuple[str, ...]]] = field(default_factory=dict)
-    """The words of each cue, by the kind of secret that it tells."""
-    titles: frozenset[str] = frozenset()
-    name_cues: Sequence[tuple[str, ...]] = ()
-    weak_name_cues: Sequence[tuple[str, ...]] = ()
-    """Cues after which only a known name is one."""
-    streets: frozenset[str] = frozenset()
-    street_first: frozenset[str] = frozenset()
-    """Words that come before the name of a street."""
-    towns_after: frozenset[str] = frozenset()
-    months: frozenset[str] = frozenset()
-    not_names: frozenset[str] = frozenset()
-    """Names that are also words or places."""
+    numbers: Mapping[str, str]
+    """The digits of each number word."""
+    repeats: Mapping[str, int]
+    """Number of times that a word such as "double" repeats a digit."""
+    lists: Mapping[str, frozenset[str]]
+    """The texts of each list."""
+    texts: Mapping[str, Sequence[tuple[tuple[str, ...], str]]]
+    """(words, list) of each text, by its first word; by "" if that has a `*`."""
     postcode: str = ""
     """Pattern of a postcode that tells an address without a street. Empty if there is none."""
+    countries: tuple[str, ...] = ()
     first_names: frozenset[str] = frozenset()
-    name_sounds: frozenset[str] = frozenset()
-    """How the first names sound; see `sound`."""
     last_names: frozenset[str] = frozenset()
+    name_sounds: frozenset[str] = frozenset()
+    """The sounds of the first names; see `sound`."""
     knows_names: bool = True
     """False in a language for which there are patterns alone."""
+
+    def has(self, name: str, word: str) -> bool:
+        """Return whether a list has a word."""
+        return word in self.lists.get(name, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +109,14 @@ class RedactionRules:
     """All rules of a run."""
 
     numbers: tuple[NumberRule, ...]
+    sequences: tuple[SequenceRule, ...]
     patterns: Sequence[tuple[str, re.Pattern[str]]]
-    """(kind, pattern) of a file for --rules."""
-    own_names: frozenset[str]
-    """Names of such a file, folded."""
+    """(kind, pattern) of the names and patterns of a file for --rules."""
     max_gap: int
-    cue_distance: Mapping[str, int]
     near: int
+    cue_distance: Mapping[str, int]
     digest: str
     """SHA-256 of all files, of which the results depend."""
-
-    def distance(self, cue: str) -> int:
-        """Return the number of words in which a cue is looked for before a number."""
-        return self.cue_distance.get(cue, self.cue_distance["any"])
 
     def language(self, tag: str | None) -> LanguageRules:
         """Return the rules of a language by its primary subtag. One that has none takes the words of all languages for
@@ -137,22 +136,16 @@ def load(place: str | None, stores: Stores) -> RedactionRules:
     own, content = _own(place, stores) if place else ({}, b"")
     builtin = _builtin()
     try:
-        numbers = [_number_rule(rule) for rule in (*own.get("numbers", ()), *builtin["numbers"])]
-        patterns = [(kind, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
-        names = frozenset(str(name).casefold() for name in own.get("names", ()))
+        numbers = tuple(_number_rule(rule) for rule in (*own.get("numbers", ()), *builtin["numbers"]))
+        patterns = [("person", own_name(str(name))) for name in own.get("names", ())]
+        patterns += [(kind, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
     except (AttributeError, TypeError) as e:
         raise _wrong_keys(place or "") from e
     if unknown := sorted({kind for kind, _ in patterns} - {*KINDS}):
         raise ConfigError(f"{place}: patterns of {', '.join(unknown)}; known are {', '.join(KINDS)}")
-    return RedactionRules(
-        numbers=tuple(numbers),
-        patterns=patterns,
-        own_names=names,
-        max_gap=builtin["max_gap"],
-        cue_distance=builtin["cue_distance"],
-        near=builtin["near"],
-        digest=hashlib.sha256(_text() + content).hexdigest(),
-    )
+    digest = hashlib.sha256(_text() + content).hexdigest()
+    settings = {name: builtin[name] for name in ("max_gap", "near", "cue_distance")}
+    return RedactionRules(numbers=numbers, sequences=_sequences(), patterns=patterns, digest=digest, **settings)
 
 
 def compiled(text: str) -> re.Pattern[str]:
@@ -167,10 +160,14 @@ def compiled(text: str) -> re.Pattern[str]:
         raise ConfigError(f"pattern {text!r}: {e}; give a regular expression of Python") from e
 
 
+def own_name(name: str) -> re.Pattern[str]:
+    """Return the pattern of a name, in which a `*` stands for the rest of a word."""
+    words = r"\W+".join(re.escape(word).replace(r"\*", r"\w*") for word in name.split())
+    return re.compile(rf"(?<!\w){words}(?!\w)", re.IGNORECASE)
+
+
 def _number_rule(values: Mapping[str, Any]) -> NumberRule:
-    frozen: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
+    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     return NumberRule(**frozen)
 
 
@@ -202,42 +199,63 @@ def _builtin() -> dict[str, Any]:
 
 
 @functools.cache
+def tag_characters() -> dict[str, str]:
+    """Return the character that stands for each name of a word in the line of a passage."""
+    builtin = _builtin()
+    names = dict.fromkeys(name for language in (builtin["every"], *builtin["languages"].values()) for name in language)
+    return {name: chr(0xE000 + number) for number, name in enumerate((*TAGS, *names))}
+
+
+@functools.cache
+def _sequences() -> tuple[SequenceRule, ...]:
+    builtin, tags = _builtin(), tag_characters()
+
+    def word(match: re.Match[str]) -> str:
+        """Return the pattern of a word: "<a b -c>"."""
+        names = match[1].split()
+        without = "".join(tags[name[1:]] for name in names if name[0] == "-")
+        wanted = "".join(tags[name] for name in names if name[0] != "-")
+        return f"(?:;{f'[^;{without}{wanted}]*[{wanted}]' if wanted else ''}[^;{without}]*)"
+
+    def pattern(text: str) -> re.Pattern[str]:
+        for _ in builtin["parts"]:
+            text = re.sub(r"\{([a-z]+)\}", lambda match: f"(?:{builtin['parts'][match[1]]})", text)
+        return re.compile(re.sub("<((?:-?[a-z_]+ ?)*)>", word, text.replace("~", f"(?<!{tags['end']})")))
+
+    return tuple(SequenceRule(**{**rule, "words": pattern(rule["words"])}) for rule in builtin["sequences"])
+
+
+@functools.cache
 def _language(tag: str | None) -> LanguageRules:
     builtin = _builtin()
-    sources = [builtin["every"], *([builtin["languages"][tag]] if tag else builtin["languages"].values())]
     merged: dict[str, Any] = {}
-    for source in sources:
+    for source in (builtin["every"], *([builtin["languages"][tag]] if tag else builtin["languages"].values())):
         for name, value in source.items():
-            merged[name] = _joined(merged.get(name), value)
-    countries = merged.pop("names")
-    first, last = _names(tuple(countries)) if tag else (frozenset[str](), frozenset[str]())
-    unit_first = merged.pop("unit_first", None)
-    numbers = {word: str(value) for word, value in merged.pop("numbers").items()}
-    cues = {kind: _cue_words(words) for kind, words in merged.pop("cues").items()}
-    tables: dict[str, Any] = {name: _cue_words(merged.pop(name)) for name in ("name_cues", "weak_name_cues")}
-    countries = tuple(merged.pop("countries"))
-    tables |= {
-        name: value if isinstance(value, dict | str) else frozenset(map(str, value)) for name, value in merged.items()
-    }
+            is_list = isinstance(value, list)
+            merged[name] = (
+                [*merged.get(name, ()), *map(str, value)]
+                if is_list
+                else (merged.get(name, {}) | value if isinstance(value, dict) else value)
+            )
+    first, last = _names(tuple(merged["names"])) if tag else (frozenset[str](), frozenset[str]())
     first |= _foreign_names() if tag else frozenset()
+    numbers = {word: str(value) for word, value in merged["numbers"].items()}
+    lists = {name: values for name, values in merged.items() if name not in _TABLES}
+    texts: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    for words, name in ((tuple(text.split()), key) for key, values in lists.items() for text in values):
+        texts.setdefault("" if "*" in words[0] else words[0], []).append((words, name))
     return LanguageRules(
-        numbers=numbers | (_compounds(numbers, unit_first) if unit_first else {}),
-        cues=cues,
+        numbers=numbers | (_compounds(numbers, merged["unit_first"]) if "unit_first" in merged else {}),
+        repeats=merged["repeats"],
+        lists={name: frozenset(values) for name, values in lists.items()},
+        texts=texts,
+        postcode=merged.get("postcode", ""),
+        countries=tuple(merged["countries"]) if tag else (),
         first_names=first,
-        name_sounds=frozenset(map(sound, first)) - {""},
         last_names=last,
+        name_sounds=frozenset(map(sound, first)) - {""},
         knows_names=tag is not None,
-        countries=countries if tag else (),
-        **tables,
     )
-
-
-def _joined(before: Any, value: Any) -> Any:
-    """Return a value of all languages and one of a single language together."""
-    if isinstance(value, dict):
-        before = before or {}
-        return before | {name: _joined(before.get(name), further) for name, further in value.items()}
-    return [*(before or ()), *value] if isinstance(value, list) else value
 
 
 def sound(name: str) -> str:
@@ -251,10 +269,6 @@ def sound(name: str) -> str:
     return re.sub(r"(.)\1", r"\1", letters) if len(letters) > 3 else ""
 
 
-def _cue_words(cues: Iterable[Any]) -> Sequence[tuple[str, ...]]:
-    return [tuple(str(cue).split()) for cue in cues]
-
-
 def _compounds(numbers: Mapping[str, str], joint: str) -> dict[str, str]:
     """Return the numbers whose units come first: "vierundvierzig" → 44."""
     units = {word: int(value) for word, value in numbers.items() if 0 < int(value) < 10}
@@ -266,7 +280,7 @@ def _compounds(numbers: Mapping[str, str], joint: str) -> dict[str, str]:
 def _foreign_names() -> frozenset[str]:
     """Return the first names of all languages that are no words or places in any: people have names from elsewhere."""
     languages = [*_builtin()["languages"].values()]
-    words = {str(word) for language in languages for word in (*language["not_names"], *language["fillers"])}
+    words = {str(word) for language in languages for word in (*language["not_names"], *language["filler"])}
     return frozenset().union(*(_names(tuple(language["names"]))[0] for language in languages)) - words
 
 

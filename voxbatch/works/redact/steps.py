@@ -49,7 +49,14 @@ from voxbatch.works.redact.key import keyed_hash, own_key
 from voxbatch.works.redact.options import NONE, RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
-from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted, without_speaker_names
+from voxbatch.works.redact.transcript import (
+    SpokenWord,
+    at_copy,
+    labelled,
+    pieces_of,
+    redacted,
+    without_speaker_names,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -68,9 +75,10 @@ class RedactedItem(Transcript):
     """The copy of an item. Its times count from the beginning of the copy."""
 
     flac: bytes = b""
-    labels: tuple[Label, ...] = ()
-    spans: tuple[tuple[float, float], ...] = ()
-    """Seconds of the copy that are silent, of each label."""
+    labels: tuple[SpokenWord, ...] = ()
+    """The labels, at their times in the original."""
+    offset: float = 0.0
+    """Seconds of the original before the copy."""
     num_cut: int = 0
     """Number of other words that are cut, because two people talk at once."""
     seconds: float = 0.0
@@ -206,10 +214,11 @@ def copy_line(item: Item, copy: RedactedItem) -> dict[str, Any]:
         "flags": [asdict(flag) for flag in copy.flags], "warnings": list(copy.warnings),
         "redactions": [
             {
-                "kind": label.secret.kind, "start": round(low, 3), "end": round(high, 3),
-                "words": label.stop - label.first, "rule": label.secret.rule, "is_checked": label.secret.is_checked,
+                "kind": label.secret.kind, "start": at_copy(label.start, copy.offset),
+                "end": at_copy(label.end, copy.offset), "words": label.num_words, "rule": label.secret.rule,
+                "is_checked": label.secret.is_checked,
             }
-            for label, (low, high) in zip(copy.labels, copy.spans, strict=True)
+            for label in copy.labels if label.secret
         ],
         "cut_words": copy.num_cut, "has_names": copy.knows_names, "version": VERSION,
     }  # fmt: skip
@@ -247,10 +256,10 @@ def redacted_item(
         original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
     secrets = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
-    labels = labels_of([secret for secret in secrets if options.redacts(secret.kind)], pieces)
-    hidden = [at for label in labels for at in range(label.first, label.stop)]
-    spans = silent_spans(pieces, hidden, options.margin)
-    copy = redacted(original, pieces, labels, item.offset)
+    secrets = [secret for secret in secrets if options.redacts(secret.kind)]
+    hidden = [at for secret in secrets for at in secret.pieces]
+    spans, words = silent_spans(pieces, hidden, options.margin), labelled(pieces, secrets)
+    copy = redacted(original, words, item.offset)
     return RedactedItem(
         text=copy.text,
         words=copy.words,
@@ -259,11 +268,8 @@ def redacted_item(
         language=copy.language,
         flags=tuple(_moved(flag, item.offset) for flag in copy.flags),
         flac=_flac(silenced(samples, spans, item.offset, options.sound)) if len(samples) else b"",
-        labels=tuple(labels),
-        spans=tuple(
-            (max(0.0, pieces[label.first].start - item.offset), pieces[label.stop - 1].end - item.offset)
-            for label in labels
-        ),
+        labels=tuple(word for word in words if word.secret),
+        offset=item.offset,
         num_cut=cut_words(pieces, hidden, spans),
         seconds=round(seconds, 4),
         knows_names=rules.language(lang).knows_names,

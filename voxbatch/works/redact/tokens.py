@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from voxbatch.works.redact.rules import LanguageRules, RedactionRules
+from voxbatch.works.redact.rules import LanguageRules, RedactionRules, sound
 
 EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 """Punctuation around a word."""
@@ -22,38 +22,43 @@ _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
 _SENTENCE_END = re.compile(r"(?<!^\w)(?<!^\d\d)\.$|[!?…]$")
 """The end of a sentence, and not that of the day in "9. März" or of a letter."""
-_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
+_TIME = re.compile(r"\d{1,2}[:h]\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
 _ONE_BY_ONE = re.compile(r"\d(?:[-.,]+\d)*")
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
+_YEAR = re.compile(r"(19|20)\d{2}")
+_EMAIL = re.compile(
+    r"[\w.+\-]+@[\w\-]+(\.[\w\-]+)*|@[\w\-]+\.[\w.\-]+|[\w.+\-]+@"
+    r"|(?!www\.)[^\W\d]{2,}\.[^\W\d][\w\-]+\.(com|net|org|de|fr|es)",  # one without its "at"
+    re.IGNORECASE,
+)
+_HOST = re.compile(r"[\w\-]+(\.[a-z]{2,})+", re.IGNORECASE)
 SHORTEST_NUMBER = 3
 """Digits of a word that is read as a number whatever else it has."""
 LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
-_YEAR = re.compile(r"(19|20)\d{2}")
+LONGEST_POSTCODE = 5
+"""Words of a postcode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word as it may be read in a number."""
+    """A word as it may be read in a secret."""
 
     word: str
     """The word without punctuation around it."""
-    folded: str
     characters: str = ""
     """Digits and capital letters. Empty for a plain word."""
-    is_amount: bool = False
-    is_date: bool = False
-    is_weak: bool = False
-    """True for digits that are probably a year or an amount: "1999", "12,500"."""
-    is_year: bool = False
-    is_one_by_one: bool = False
-    """True for a digit, and for digits that are divided: "4", "four", "0,3,2"."""
-    is_international: bool = False
-    """True for a number that begins with a plus."""
+    tags: frozenset[str] = frozenset()
+    """The lists that have the word, or a text of which it is the last word, and TAGS. Of a number, `weak` is probably a
+    year or an amount ("1999", "12,500"), and `single` a digit, or digits that are divided ("4", "four", "0,3,2")."""
     uses: int = 1
     """Number of words that were read together: "vingt" "deux" → 22 in the first, and none in the second."""
-    ends_sentence: bool = False
+
+    @property
+    def folded(self) -> str:
+        """Return the word without case."""
+        return self.word.casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,94 +84,160 @@ class TokenPassage:
     rules: RedactionRules
     language: LanguageRules
 
-    def begins(self, texts: Iterable[tuple[str, ...]], at: int) -> int:
-        """Return the number of words of the longest text that begins at a word; 0 if none does. A `*` stands for the
-        rest of a word."""
-        return max((len(text) for text in texts if self._is_at(text, at)), default=0)
 
-    def has_cue(self, kind: str, first: int, stop: int) -> bool:
-        """Return whether a cue of a kind of secret begins among some words."""
-        texts = self.language.cues.get(kind, ())
-        return any(self.begins(texts, at) for at in range(max(0, first), min(stop, len(self.tokens))))
+def tokens(words: Sequence[str], rules: LanguageRules, has_capitals: bool) -> list[Token]:
+    """Return the token of each word. The characters of several words that are read together are in the first of them.
 
-    def _is_at(self, text: tuple[str, ...], at: int) -> bool:
-        if at + len(text) > len(self.tokens):
-            return False
-        pairs = zip(self.tokens[at : at + len(text)], text, strict=True)
-        return all(
-            token.folded.startswith(part[:-1]) if part[-1] == "*" else token.folded == part for token, part in pairs
-        )
-
-    def sentence_end(self, first: int, most: int) -> int:
-        """Return the index after the sentence that goes on at a word, or after so many words."""
-        stop = min(first + most, len(self.tokens))
-        return next((at + 1 for at in range(max(0, first), stop) if self.tokens[at].ends_sentence), stop)
-
-
-def tokens(words: Sequence[str], rules: LanguageRules) -> list[Token]:
-    """Return the token of each word. What several words say together is in the first of them."""
+    Args:
+        has_capitals: False if the whole text is written without capitals. Then known names get one.
+    """
     bare = [word.strip(EDGES) for word in words]
     read: list[Token] = []
     while len(read) < len(words):
         token = _token(bare, len(read), rules)
-        ends = bool(_SENTENCE_END.search(words[len(read) + token.uses - 1]))
-        read.append(replace(token, ends_sentence=ends))
-        read += [Token(bare[at], bare[at].casefold(), uses=0) for at in range(len(read), len(read) + token.uses - 1)]
+        read.append(token)
+        read += [Token(word, uses=0) for word in bare[len(read) : len(read) + token.uses - 1]]
+    texts = _texts([token.folded for token in read], rules)
+    ends = [bool(_SENTENCE_END.search(word)) for word in words]
     for at, token in enumerate(read):
-        if token.folded in rules.not_letters and token.characters and not _is_spelled(read, at):
+        if rules.has("not_letters", token.folded) and token.characters and not _is_spelled(read, ends, at):
             read[at] = replace(token, characters="")
+    postcodes = {at for first in range(len(read)) for at in _postcode(read, ends, first, rules)}
+    for at, token in enumerate(read):
+        tags = {*token.tags, *texts[at], *_looks(token, rules, ends[at]), *_name(token, rules, ends[at], has_capitals)}
+        tags |= {"postcode"} if at in postcodes else set()
+        read[at] = replace(token, tags=frozenset(tags | ({"end"} if ends[at + max(0, token.uses - 1)] else set())))
     return read
 
 
-def _is_spelled(read: Sequence[Token], at: int) -> bool:
+def _texts(words: Sequence[str], rules: LanguageRules) -> list[set[str]]:
+    """Return the lists of whose texts each word is the last."""
+    lists: list[set[str]] = [set() for _ in words]
+    for at, word in enumerate(words):
+        for text, name in (*rules.texts.get(word, ()), *rules.texts.get("", ())):
+            stop = at + len(text)
+            if stop <= len(words) and all(map(_is_like, words[at:stop], text)):
+                lists[stop - 1].add(name)
+    return lists
+
+
+def _is_like(word: str, pattern: str) -> bool:
+    return word.startswith(pattern[:-1]) if pattern[-1] == "*" else word == pattern
+
+
+def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
+    """Yield the tags of a word by its characters; see rules.yaml."""
+    word, characters = token.word, token.characters
+    digits = "".join(filter(str.isdigit, characters or word))
+    is_house = digits != "" and len(characters) <= 5 and (characters != "" or word[0].isdigit())
+    looks = {
+        "more": token.uses == 0,
+        "part": characters != "",
+        "letter": len(characters) == 1 and characters.isalpha(),
+        "spelled": len(characters) > 2 and characters.isalpha(),
+        "upper": word[:1].isupper(),
+        "titled": word.istitle(),
+        "place": characters != "" or digits != "" or word[:1].isupper(),
+        "house": is_house,  # or begins with its number: "53-Hero" for "53 Harrow"
+        "house_first": is_house and word[0].isdigit(),
+        "road": len(word) > 5 and word[0].isupper() and token.folded.endswith(tuple(rules.lists.get("street", ()))),
+        "mark": "date" in token.tags or (digits != "" and ":" not in word) or rules.has("month", token.folded),
+        "mail": bool(_EMAIL.fullmatch(word)),
+        "mail_begin": word.startswith("@"),
+        "mail_end": word.endswith("@"),
+        "host": bool(_HOST.fullmatch(word)) or any(rules.has("dot", part) for part in token.folded.split("-")[1:-1]),
+        "tiny": 1 < len(word) < 4,
+    }
+    yield from (name for name, is_so in looks.items() if is_so)
+
+
+def _name(token: Token, rules: LanguageRules, ends: bool, has_capitals: bool) -> Iterator[str]:
+    """Yield the tags of a word that may be a name."""
+    name = stem(token)
+    is_first, is_other = name in rules.first_names, rules.has("not_names", name)
+    is_listed = is_first or name in rules.last_names
+    is_known = is_listed and not is_other
+    word = token.word[2:] if token.word[1:2] in ("'", "’") else token.word  # "d'Elchand"
+    is_short = len(word) < 2 or (word.isupper() and len(word) < 4)
+    is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not has_capitals))
+    names = {"listed": is_listed, "known": is_known and is_capital, "capital": is_capital}
+    yield from (tag for tag, is_so in names.items() if is_so)
+    if is_first and is_capital:
+        yield "maybe_first" if is_other else "first"
+    elif (is_first or is_capital) and not is_other and not ends and sound(name) in rules.name_sounds:
+        yield "sounds"  # a recogniser writes "Yanic" or "étienne"
+
+
+def stem(token: Token) -> str:
+    """Return a word without a possessive ending."""
+    return token.folded.replace("’", "'").removesuffix("'s").removesuffix("'")
+
+
+def _postcode(read: Sequence[Token], ends: Sequence[bool], at: int, rules: LanguageRules) -> range:
+    """Return the indexes of a postcode that begins at a word. It may be divided, and the town may have to follow: its
+    capital is the end of the text that the pattern is compared with."""
+    text = ""
+    begins = not (at and read[at - 1].characters)
+    for last in range(at, min(at + LONGEST_POSTCODE, len(read)) if begins else at):
+        text += read[last].characters
+        follower = "".join(token.word[:1] for token in read[last + 1 : last + 2])
+        if rules.postcode and re.fullmatch(rules.postcode, f"{text} {follower}"):
+            return range(at, last + 1)
+        if not read[last].characters or ends[last]:
+            break
+    return range(0)
+
+
+def _is_spelled(read: Sequence[Token], ends: Sequence[bool], at: int) -> bool:
     """Return whether a word of one letter, such as "I", is a letter: a letter is beside it in the same sentence."""
-    before, after = read[max(0, at - 1) : at], read[at + 1 : at + 2]
-    beside = [*(token for token in before if not token.ends_sentence), *after]
+    beside = [*(read[at - 1 : at] if at and not ends[at - 1] else ()), *read[at + 1 : at + 2]]
     return any(len(token.characters) == 1 and token.characters.isalpha() for token in beside)
 
 
 def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
     """Return the token of a word, and of those after it that are read together with it."""
     word = words[at]
-    folded = word.casefold()
     if spoken := _spoken(words, at, rules):
         digits, uses = spoken
-        is_hundred = at + uses < len(words) and words[at + uses].casefold() in rules.hundred
-        one_by_one = len(digits) == 1
-        return Token(word, folded, digits + "00" * is_hundred, is_one_by_one=one_by_one, uses=uses + is_hundred)
-    if (times := rules.repeats.get(folded)) and at + 1 < len(words):
+        is_hundred = at + uses < len(words) and rules.has("hundred", words[at + uses].casefold())
+        tags = frozenset(("single",) if len(digits) == 1 else ())
+        return Token(word, digits + "00" * is_hundred, tags, uses + is_hundred)
+    if (times := rules.repeats.get(word.casefold())) and at + 1 < len(words):
         following = _token(words, at + 1, rules)
         if text := following.characters:
-            text = text[:1] * times + text[1:]
-            return Token(word, folded, text, is_one_by_one=following.is_one_by_one, uses=1 + following.uses)
-    return _written(word, folded, rules)
+            return Token(word, text[:1] * times + text[1:], following.tags & {"single"}, 1 + following.uses)
+    return _written(word, rules)
 
 
-def _written(word: str, folded: str, rules: LanguageRules) -> Token:
+def _written(word: str, rules: LanguageRules) -> Token:
     """Return the token of a single word. A recogniser joins hesitations with numbers: "UM-2370" is 2370."""
     parts = _PARTS.findall(word)
-    others = [part for part in parts if part.casefold() not in rules.fillers and part.casefold() not in rules.repeats]
+    others = [
+        part for part in parts if not rules.has("filler", part.casefold()) and part.casefold() not in rules.repeats
+    ]
     if _HAS_DIGIT.search(word) and len(others) < len(parts):
         word, parts = "-".join(others), others
     characters = "".join(parts).upper()
     is_short = len(characters) <= LONGEST_AMOUNT and not word.startswith("0")
     if _TIME.fullmatch(word) or (_AMOUNT.search(word) and _HAS_DIGIT.search(word) and is_short):
-        return Token(word, folded, is_amount=True)
+        return Token(word)
     if _DATE.fullmatch(word):
-        return Token(word, folded, is_date=True)
+        return Token(word, tags=frozenset(("date",)))
     if _DIGITS.fullmatch(word.lstrip("$€£")):
         is_year = bool(_YEAR.fullmatch(word))
-        is_weak = is_year or (is_short and bool(_GROUPED.fullmatch(word)))
+        tags = {
+            "year": is_year,
+            "weak": is_year or (is_short and bool(_GROUPED.fullmatch(word))),
+            "single": bool(_ONE_BY_ONE.fullmatch(word)),
+            "international": word.startswith("+"),
+        }
         digits = "".join(filter(str.isdigit, characters))
-        return Token(
-            word, folded, digits, is_weak=is_weak, is_year=is_year, is_one_by_one=bool(_ONE_BY_ONE.fullmatch(word)),
-            is_international=word.startswith("+"),
-        )  # fmt: skip
-    is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or folded not in rules.not_letters)
+        return Token(word, digits, frozenset(name for name, is_so in tags.items() if is_so))
+    is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or not rules.has("not_letters", word.casefold()))
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
-        return Token(word, folded, characters)
+        return Token(word, characters)
     digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "10bSW1A2BX"
-    return Token(word, folded, digits if len(digits) >= SHORTEST_NUMBER else "")
+    return Token(word, digits if len(digits) >= SHORTEST_NUMBER else "")
 
 
 def _spoken(words: Sequence[str], at: int, rules: LanguageRules) -> tuple[str, int] | None:

@@ -36,6 +36,10 @@ class SpokenWord:
     """Index of its segment."""
     speaker: str | None = None
     confidence: float | None = None
+    secret: Secret | None = None
+    """Of a label: the secret in whose place it stands."""
+    num_words: int = 1
+    """Number of words in whose place it stands."""
 
 
 def pieces_of(transcript: Transcript) -> list[SpokenWord]:
@@ -103,82 +107,64 @@ def without_speaker_names(transcript: Transcript) -> Transcript:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    """The label that takes the place of some words of a segment."""
-
-    secret: Secret
-    first: int
-    stop: int
-    """Index of its first word, and of the one after its last."""
-    text: str
-
-
-def labels_of(secrets: Iterable[Secret], pieces: Sequence[SpokenWord]) -> list[Label]:
-    """Return the labels of secrets, in the order of the words."""
-    labels = []
-    for secret in secrets:
-        runs = groupby(enumerate(secret.pieces), lambda pair: (pair[1] - pair[0], pieces[pair[1]].segment))
-        for _, run in runs:
-            indexes = [at for _, at in run]
-            mark = _END.search(pieces[indexes[-1]].text)
-            text = f"[{secret.kind.upper()}]{mark[0] if mark else ''}"
-            labels.append(Label(secret, indexes[0], indexes[-1] + 1, text))
-    return sorted(labels, key=lambda label: label.first)
+def labelled(pieces: Sequence[SpokenWord], secrets: Iterable[Secret]) -> list[SpokenWord]:
+    """Return the words with a label in the place of those of each secret that follow each other in a segment."""
+    of_word = {at: secret for secret in secrets for at in secret.pieces}
+    words = list[SpokenWord]()
+    runs = groupby(enumerate(pieces), lambda pair: (of_word.get(pair[0]), pair[1].segment))
+    for (secret, _), run in runs:
+        group = [piece for _, piece in run]
+        words += [_label(group, secret)] if secret else group
+    return words
 
 
-def redacted(
-    transcript: Transcript, pieces: Sequence[SpokenWord], labels: Sequence[Label], offset: float
-) -> Transcript:
-    """Return a transcript without its secrets.
-
-    Args:
-        offset: seconds of the recording before the copy, which begins at 0.
-    """
-    text = transcript.text
-    is_spelled = bool(complete_sources(transcript.segments, text))
-    segments = []
-    for number, group in groupby(pieces, lambda piece: piece.segment):
-        inside = [*group]
-        before = transcript.segments[number] if is_spelled else _whole(transcript)
-        part = _replaced(text, inside[0].begin, inside[-1].stop, pieces, labels)
-        segments.append(Segment(part, _at(before.start, offset), _at(before.end, offset), before.speaker))
-    words = _words(pieces, labels, offset) if complete_sources(transcript.words, text) else ()
+def _label(group: Sequence[SpokenWord], secret: Secret) -> SpokenWord:
+    mark = _END.search(group[-1].text)
+    known = [piece.confidence for piece in group if piece.confidence is not None]
     return replace(
-        transcript,
-        text=_replaced(text, 0, len(text), pieces, labels),
-        words=tuple(words),
-        segments=tuple(segments) if is_spelled else (),
+        group[0],
+        text=f"[{secret.kind.upper()}]{mark[0] if mark else ''}",
+        stop=group[-1].stop,
+        end=max(piece.end for piece in group),
+        confidence=round(sum(known) / len(known), 3) if known else None,
+        secret=secret,
+        num_words=len(group),
     )
 
 
-def _at(seconds: float, offset: float) -> float:
+def redacted(transcript: Transcript, words: Sequence[SpokenWord], offset: float) -> Transcript:
+    """Return a transcript without its secrets.
+
+    Args:
+        words: its words, with labels in the place of secrets.
+        offset: seconds of the recording before the copy, which begins at 0.
+    """
+    text, segments = transcript.text, list[Segment]()
+    timed, divided = (words if complete_sources(part, text) else () for part in (transcript.words, transcript.segments))
+    for number, group in groupby(divided, lambda word: word.segment):
+        inside, before = [*group], transcript.segments[number]
+        part = _spelled(text, inside, inside[0].begin)
+        segments.append(Segment(part, at_copy(before.start, offset), at_copy(before.end, offset), before.speaker))
+    return replace(
+        transcript,
+        text=_spelled(text, words, 0) + text[words[-1].stop if words else 0 :],
+        words=tuple(
+            Word(word.text, at_copy(word.start, offset), at_copy(word.end, offset), word.confidence, word.speaker)
+            for word in timed
+        ),
+        segments=tuple(segments),
+    )
+
+
+def at_copy(seconds: float, offset: float) -> float:
+    """Return a time of the original as one of the copy."""
     return round(max(0.0, seconds - offset), 3)
 
 
-def _replaced(text: str, begin: int, stop: int, pieces: Sequence[SpokenWord], labels: Iterable[Label]) -> str:
-    """Return a part of the text with its labels."""
-    parts, at = [], begin
-    for label in labels:
-        first, last = pieces[label.first], pieces[label.stop - 1]
-        if begin <= first.begin and last.stop <= stop:
-            parts += [text[at : first.begin], label.text]
-            at = last.stop
-    return "".join([*parts, text[at:stop]])
-
-
-def _words(pieces: Sequence[SpokenWord], labels: Sequence[Label], offset: float) -> Iterator[Word]:
-    first_of, at = {label.first: label for label in labels}, 0
-    while at < len(pieces):
-        label = first_of.get(at)
-        stop = label.stop if label else at + 1
-        group = pieces[at:stop]
-        known = [piece.confidence for piece in group if piece.confidence is not None]
-        yield Word(
-            label.text if label else group[0].text,
-            _at(group[0].start, offset),
-            _at(max(piece.end for piece in group), offset),
-            round(sum(known) / len(known), 3) if known else None,
-            group[0].speaker,
-        )
-        at = stop
+def _spelled(text: str, words: Iterable[SpokenWord], at: int) -> str:
+    """Return a part of the text with its labels, from a position to the end of the last word."""
+    parts = list[str]()
+    for word in words:
+        parts += [text[at : word.begin], word.text]
+        at = word.stop
+    return "".join(parts)
