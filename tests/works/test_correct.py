@@ -156,15 +156,15 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     retimed = subtitle.read_bytes()
     assert "not replaced: srt/a.srt" in again()
     done = voxbatch("correct", "out", *ESTIMATED)
-    assert "subtitles with cues at other times, which stay as they are: srt/a.srt" in done.stdout, done.stderr
-    assert "\n  a.wav, in srt/a.srt: 1 change and times of its cues\n" in done.stdout
+    assert "subtitles with cues of your own, which stay as they are: srt/a.srt" in done.stdout, done.stderr
+    assert "\n  a.wav, in srt/a.srt: 1 change and its cues\n" in done.stdout
     assert "not replaced" not in done.stderr
     assert again("--max-line", "20") == ""
     assert "00:00:00.500 -->" in (out / "vtt" / "a.vtt").read_text()
     replace_in(out / "vtt" / "a.vtt", ("w1", "one"))
     done = voxbatch("correct", "out", *ESTIMATED)
     assert done.stdout.startswith("1 item corrected\n  a.wav, in vtt/a.vtt: 1 change\n"), done.stderr
-    assert "subtitles with cues at other times that lack a correction; make it there, too: srt/a.srt" in done.stdout
+    assert "subtitles with cues of your own that lack a correction; make it there, too: srt/a.srt" in done.stdout
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 three w4 w5"
     assert subtitle.read_bytes() == retimed
@@ -172,7 +172,7 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     copy = Path(shutil.copy(subtitle, out.parent / "a.srt"))
     assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == "0 items to correct\n"
     retime(copy, 1.0)
-    told = f"1 item to correct\n  a.wav, in {copy}: times of its cues\n"
+    told = f"1 item to correct\n  a.wav, in {copy}: its cues\n"
     assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == told
     done = voxbatch("correct", "out", *ESTIMATED)
     assert (done.returncode, "lack a" in done.stdout, again()) == (0, False, "")
@@ -180,6 +180,23 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     assert voxbatch("correct", "out", "--drop", "srt/a.srt").returncode == 0
     assert "00:00:00,000 -->" in subtitle.read_text()
     assert "00:00:00.000 -->" in (out / "vtt" / "a.vtt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new"),
+    [("srt", "w1 w2", "w1\nw2"), ("ass", "w1 w2", r"w1\Nw2"), ("srt", "w2", "<i>w2</i>"), ("ass", ",56,", ",72,")],
+)
+def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, form: str, old: str, new: str) -> None:
+    """Line breaks reach all formats, and a file with a style of its own stays, although its words are as before."""
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass").returncode == 0
+    path = out / form / f"a.{form}"
+    replace_in(path, (old, new))
+    edited = path.read_text()
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert f"  a.wav, in {form}/a.{form}: its cues\n" in done.stdout, done.stderr
+    assert path.read_text() == edited
+    assert ("w0 w1\nw2 w3" in (out / "vtt" / "a.vtt").read_text()) == old.startswith("w1")
+    assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml"])
@@ -204,7 +221,7 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     subtitles.save(str(path), encoding="utf-8")
     expected = [(cue.start, cue.end, cue.plaintext) for cue in subtitles]
     done = voxbatch("correct", "out", *ESTIMATED)
-    assert f"  a.wav, in {form}/a.{form}: times of its cues\n" in done.stdout, done.stderr
+    assert f"  a.wav, in {form}/a.{form}: its cues\n" in done.stdout, done.stderr
 
     def cues(other: str) -> list[tuple[int, int, str]]:
         loaded = pysubs2.load(str(out / other / f"a.{other}"), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Drop what somebody has changed in the files of a run: delete these files, and merge, which writes them again.
 
-Texts that were taken in stay. The times of subtitles that were taken in go with the file that has them.
+Texts that were taken in stay. The cues of subtitles that were taken in go with the file that has them.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class TextChanges:
     same: list[Key] = field(default_factory=list)
     """Keys of files that say the same as before, with other line ends, numbers or line breaks."""
     retimed: list[str] = field(default_factory=list)
-    """Subtitles with cues at other times, which stay as they are."""
+    """Subtitles with cues of a person, which stay as they are."""
     kept: list[Key] = field(default_factory=list)
     """Their keys."""
     behind: list[str] = field(default_factory=list)
