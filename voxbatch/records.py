@@ -429,6 +429,8 @@ class Transcript(TranscriptViews):
     gives no confidence."""
     answer: Answer | None = None
     """Answer to the item's question, whose text is `text`. None if the item was transcribed."""
+    subtitles: tuple[Segment, ...] = ()
+    """The subtitles that a person has timed, with line feeds between their lines. Empty if nobody has."""
     audio: str = field(default="", compare=False)
     """Place of the recording, for a player. Empty if it has none, as bytes and arrays."""
 

@@ -132,6 +132,29 @@ def test_a_copy_has_the_times_of_a_person(voxbatch: Voxbatch, recording: Recorde
 
 
 @pytest.mark.slow
+def test_the_picture_has_the_styles_of_a_person(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """ASS subtitles that a person has styled are those of --burn: they are seen where the person has put them."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    copy = tmp_path / "videos" / "talk.subtitled.mkv"
+    ffmpeg("-f", "lavfi", "-i", "color=black:s=320x240:r=5:d=2", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4",
+           tmp_path / "videos" / "talk.mkv")  # fmt: skip
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "ass", "--burn")
+    assert voxbatch(*command).returncode == 0
+
+    def brightness(top: int) -> int:
+        crop = ffmpeg("-ss", "1", "-i", copy, "-frames:v", "1", "-vf", f"crop=320:120:0:{top},format=gray,signalstats,"
+                      "metadata=print:file=-", "-f", "null", "-")  # fmt: skip
+        return int(float(crop.split("YMAX=")[1].split()[0]))
+
+    assert (brightness(0) < 60, brightness(120) > 150) == (True, True)
+    styled = tmp_path / "out" / "ass" / "talk.ass"
+    styled.write_text(styled.read_text().replace(",,w0", r",,{\an8}w0"))
+    assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+    assert (brightness(0) > 150, brightness(120) < 60) == (True, True)
+
+
+@pytest.mark.slow
 def test_another_frame_rate_than_that_of_the_video_is_told(
     voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
 ) -> None:

@@ -151,30 +151,97 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     """Subtitles with cues at times of a person stay as they are once their text is taken in, and no run warns of them
     any more. A later correction in another file is not undone by them; `correct` says that they lack it."""
     subtitle = out / "srt" / "a.srt"
-    replace_in(subtitle, ("w3", "three"))
+    replace_in(subtitle, ("w3", "three"), ("w5", "<i>w5</i>"))
     retime(subtitle, 0.5)
     retimed = subtitle.read_bytes()
     assert "not replaced: srt/a.srt" in again()
     done = voxbatch("correct", "out", *ESTIMATED)
-    assert "subtitles with cues at other times, which stay as they are: srt/a.srt" in done.stdout, done.stderr
+    assert "subtitles with cues of your own, which stay as they are: srt/a.srt" in done.stdout, done.stderr
+    assert "\n  a.wav, in srt/a.srt: 1 change and its cues\n" in done.stdout
     assert "not replaced" not in done.stderr
     assert again("--max-line", "20") == ""
+    assert "00:00:00.500 -->" in (out / "vtt" / "a.vtt").read_text()
     replace_in(out / "vtt" / "a.vtt", ("w1", "one"))
     done = voxbatch("correct", "out", *ESTIMATED)
     assert done.stdout.startswith("1 item corrected\n  a.wav, in vtt/a.vtt: 1 change\n"), done.stderr
-    assert "subtitles with cues at other times that lack a correction; make it there, too: srt/a.srt" in done.stdout
+    assert "subtitles with cues of your own that lack a correction; make it there, too: srt/a.srt" in done.stdout
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 three w4 w5"
     assert subtitle.read_bytes() == retimed
     replace_in(subtitle, ("w1", "one"))
-    copy = shutil.copy(subtitle, out.parent / "a.srt")
-    told = "copies with cues at other times, of which only the text is taken; put a copy in place of its file: "
-    assert f"{told}{copy}\n" in voxbatch("correct", "out", str(copy), "--dry-run").stdout
+    copy = Path(shutil.copy(subtitle, out.parent / "a.srt"))
+    assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == "0 items to correct\n"
+    retime(copy, 1.0)
+    told = f"1 item to correct\n  a.wav, in {copy}: its cues\n"
+    assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == told
     done = voxbatch("correct", "out", *ESTIMATED)
     assert (done.returncode, "lack a" in done.stdout, again()) == (0, False, "")
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
     assert voxbatch("correct", "out", "--drop", "srt/a.srt").returncode == 0
     assert "00:00:00,000 -->" in subtitle.read_text()
+    assert "00:00:00.000 -->" in (out / "vtt" / "a.vtt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new"),
+    [("srt", "w1 w2", "w1\nw2"), ("ass", "w1 w2", r"w1\Nw2"), ("srt", "w2", "<i>w2</i>"), ("ass", ",56,", ",72,")],
+)
+def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, form: str, old: str, new: str) -> None:
+    """Line breaks reach all formats, and a file with a style of its own stays, although its words are as before."""
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass").returncode == 0
+    path = out / form / f"a.{form}"
+    replace_in(path, (old, new))
+    edited = path.read_text()
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert f"  a.wav, in {form}/a.{form}: its cues\n" in done.stdout, done.stderr
+    assert path.read_text() == edited
+    assert ("w0 w1\nw2 w3" in (out / "vtt" / "a.vtt").read_text()) == old.startswith("w1")
+    assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml"])
+def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, form: str) -> None:
+    """Cues that a person has divided, joined or shifted in one format are those of all formats, with their lines, also
+    in the files of a later merge and after a text is corrected in another one. The words keep the times of the
+    audio."""
+    assert (
+        voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml", "--max-line", "10", "--max-lines", "1").returncode
+        == 0
+    )
+    words = read_lines(out)["a.wav"]["words"]
+    path = out / form / f"a.{form}"
+    subtitles = pysubs2.load(str(path), encoding="utf-8")
+    assert [cue.plaintext for cue in subtitles] == ["w0 w1 w2", "w3 w4 w5"]
+    first, second = subtitles
+    middle = first.end - 500
+    subtitles.append(pysubs2.SSAEvent(middle, second.end - 500, r"w1 {\i1}w2{\i0}\Nw3"))
+    first.end, first.text, second.start, second.text = middle, "w0", second.end - 500, "w4 w5"
+    subtitles.sort()
+    subtitles.shift(s=0.5)
+    subtitles.save(str(path), encoding="utf-8")
+    expected = [(cue.start, cue.end, cue.plaintext) for cue in subtitles]
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert f"  a.wav, in {form}/a.{form}: its cues\n" in done.stdout, done.stderr
+
+    def cues(other: str) -> list[tuple[int, int, str]]:
+        loaded = pysubs2.load(str(out / other / f"a.{other}"), encoding="utf-8")
+        return [(cue.start // 10 * 10, cue.end // 10 * 10, cue.plaintext) for cue in loaded]
+
+    expected = [(start // 10 * 10, end // 10 * 10, text) for start, end, text in expected]
+    assert {other: cues(other) for other in ("srt", "vtt", "ass", "ttml")} == dict.fromkeys(
+        ("srt", "vtt", "ass", "ttml"), expected
+    )
+    assert read_lines(out)["a.wav"]["words"] == words
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml,vtt-words", "--max-line", "12").returncode == 0
+    other = "vtt" if form == "srt" else "srt"
+    replace_in(out / other / f"a.{other}", ("w1", "one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert f"  a.wav, in {other}/a.{other}: 1 change\n" in done.stdout, done.stderr
+    corrected = [(start, end, text.replace("w1", "one")) for start, end, text in expected]
+    assert [cues(name) for name in ("srt", "vtt", "ass", "ttml") if name != form] == [corrected] * 3
+    assert cues(form) == expected
+    assert "</c>\n<00:00:01.500><c>w3</c>\n" in (out / "vtt-words" / "a.vtt").read_text()
+    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "vtt-words", "ass", "ttml", "txt"])

@@ -43,8 +43,8 @@ from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
-KEPT_FORMATS = ("srt", "vtt")
-"""Formats of subtitles at the times of a person that a copy may get."""
+KEPT_FORMATS = (("srt", "vtt"), ("ass", "srt", "vtt"))
+"""Formats of subtitles with cues of a person that a copy may get, as a track and in the picture, which shows styles."""
 _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
 """Codec of a subtitle track by the extension of the video. All others become .mkv, with SubRip."""
 
@@ -95,10 +95,12 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
         if place is None or is_remote(place):
             continue
         try:
-            subtitles = _kept_subtitles(store, ids.name(line["id"]), place, own)
-            if subtitles is None:
-                text = Document(line["id"], read_transcript(line), limits=files.limits).written("srt")
-                subtitles = text.encode("utf-8", "surrogateescape")
+            text = Document(line["id"], read_transcript(line), limits=files.limits).written("srt")
+            subtitles = [
+                _kept_subtitles(store, ids.name(line["id"]), place, own, forms)
+                or text.encode("utf-8", "surrogateescape")
+                for forms in KEPT_FORMATS
+            ]
             if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
                 copies.append(copy)
         except VoxbatchError as e:
@@ -131,15 +133,16 @@ def _messages(copies: Sequence[_Copy], frame_rate: float, place: str, in_picture
             )
 
 
-def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles) -> bytes | None:
-    """Return the subtitles that a person has put at other times, in OUT or else beside the video, as UTF-8; None if
-    there are none. See OwnFiles.keep.
+def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles, forms: Sequence[str]) -> bytes | None:
+    """Return the subtitles with cues of a person, in OUT or else beside the video, as UTF-8; None if there are none.
+    See OwnFiles.keep.
 
     Args:
         name, place: name of the item's files in OUT, and place beside the video, both without an extension.
+        forms: the formats that the copy may get, the best one first.
     """
     folder, base = os.path.split(place)
-    for form in KEPT_FORMATS:
+    for form in forms:
         in_out, extension = item_file(name, form), WRITERS[form].beside
         for files, file in ((store, in_out), (DEFAULT_STORES.out(folder), f"{base}.{extension}")):
             content = files.read(file)
@@ -148,11 +151,12 @@ def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles) -> bytes
     return None
 
 
-def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> _Copy | None:
+def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, own: OwnFiles) -> _Copy | None:
     """Return the copy of a video, which is written if need be. Return None if the recording has no picture, or no copy
     that is to be made again.
 
     Args:
+        by_kind: the subtitles of a copy, as a track and in the picture.
         own: knows the copies that voxbatch has made, and from which subtitles.
 
     Raises:
@@ -164,7 +168,7 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
     suffix = suffix if codec != "srt" else ".mkv"
     folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
     place = os.path.join(folder, name)
-    is_current, outdated = _present_copy(place, subtitles, in_picture, own)
+    is_current, outdated = _present_copy(place, by_kind, in_picture, own)
     if in_picture is None and not outdated:
         return None
     source = ["-format_whitelist", FORMATS, "-i", f"file:{os.path.abspath(video)}"]
@@ -177,8 +181,10 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
         return _Copy(video, place, _CURRENT if is_current else _FOREIGN, rate)
     if in_picture is None:
         in_picture = own.has_mark(place, _burnt(outdated))
+    subtitles = by_kind[in_picture]
     with tempfile.TemporaryDirectory() as temporary:
-        cues = "cues.vtt" if subtitles.startswith(b"WEBVTT") else "cues.srt"
+        is_ass = b"[Script Info]" in subtitles[:BLOCK_BYTES]
+        cues = "cues.vtt" if subtitles.startswith(b"WEBVTT") else "cues.ass" if is_ass else "cues.srt"
         Path(temporary, cues).write_bytes(subtitles)
         if in_picture:
             options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", f"subtitles={cues}"]
@@ -208,11 +214,12 @@ def _exact_rate(rate: float | None) -> float | None:
     return round(of_ntsc, 3) if abs(rate - of_ntsc) < 0.006 else rate
 
 
-def _present_copy(place: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:
+def _present_copy(place: str, by_kind: Sequence[bytes], in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:
     """Return whether the copy that is there is the wanted one; and its SHA-256 if voxbatch has made it from other
     subtitles or of the other kind, else "". The copy is read if it was touched since.
 
     Args:
+        by_kind: see `_write_copy`.
         in_picture: the wanted kind. None for any.
     """
     if not os.path.isfile(place):
@@ -220,7 +227,7 @@ def _present_copy(place: str, subtitles: bytes, in_picture: bool | None, own: Ow
     kinds = (False, True) if in_picture is None else (in_picture,)
 
     def is_wanted(copy: str) -> bool:
-        return any(own.has_mark(place, _made_of(copy, subtitles, kind)) for kind in kinds)
+        return any(own.has_mark(place, _made_of(copy, by_kind[kind], kind)) for kind in kinds)
 
     if is_wanted(_state(place)) or is_wanted(digest := _digest(place)):
         return True, ""

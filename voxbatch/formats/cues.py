@@ -94,7 +94,7 @@ def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, 
     Args:
         has_labels: begin the text of a speaker with the speaker's label: "Speaker 1: Hello."
     """
-    pieces = list(_pieces(transcript, limits.max_line))
+    pieces = list(pieces_of(transcript, limits.max_line))
     if has_labels:
         pieces = list(_labelled(pieces, limits.max_line))
     plan = _CuttingPlan(pieces, limits, transcript.language)
@@ -133,7 +133,8 @@ def _frames_on_screen(groups: Sequence[Sequence[LinePiece]], limits: CueLimits) 
         yield start, int(end)
 
 
-def _pieces(transcript: Transcript, max_line: int) -> Iterator[LinePiece]:
+def pieces_of(transcript: Transcript, max_line: int) -> Iterator[LinePiece]:
+    """Yield the words of a transcript, of which those that are wider than a line are divided, with their times."""
     now = 0.0
     for (text, start, end, speaker), following in pairwise([*_timed_text(transcript), ("", math.inf, math.inf, None)]):
         now = max(now, start)

@@ -8,8 +8,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from voxbatch.formats.cues import Cue, split_into_cues
+from voxbatch.formats.cues import Cue
 from voxbatch.formats.document import Document, without_control_characters
+from voxbatch.formats.timed_cues import cues_of
 
 _WORD_JOINER = "\u2060"
 """WORD JOINER: an invisible character without width that allows no line break. It splits text that a player takes for
@@ -20,7 +21,7 @@ def srt(document: Document) -> str:
     """Return SubRip. The format has no escapes, so text that a player takes for markup gets an invisible WORD JOINER
     (U+2060) inside. The text of a speaker begins with the label, "Speaker 1: "."""
     return _numbered_cues(
-        split_into_cues(document.transcript, document.limits, has_labels=True),
+        _cues(document, has_labels=True),
         ",",
         lambda cue: _without_markup("\n".join(cue.lines), r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"),
     )
@@ -50,7 +51,7 @@ def ttml(document: Document) -> str:
     Speakers are agents in the metadata; their labels are also text, as in SubRip, because players show no agents. A cue
     of a script from right to left says so."""
     language = document.transcript.language or ""
-    cues = split_into_cues(document.transcript, document.limits, has_labels=True)
+    cues = _cues(document, has_labels=True)
     agents = {name: f"speaker{at}" for at, name in enumerate(dict.fromkeys(cue.speaker for cue in cues)) if name}
     attributes = {name: f' ttm:agent="{agent}"' for name, agent in agents.items()}
     paragraphs = "".join(
@@ -79,7 +80,7 @@ def ass(document: Document) -> str:
     The encoding is -1 if a cue goes from right to left: then libass takes the direction of each line from its first
     letter. Else its direction is that of English.
     """
-    cues = split_into_cues(document.transcript, document.limits, has_labels=True)
+    cues = _cues(document, has_labels=True)
     return _ASS.format(encoding=-1 if any(map(_direction, cues)) else 1) + "".join(
         f"Dialogue: 0,{_centiseconds(cue.start_ms)},{_centiseconds(cue.end_ms)},Default,{_ass_name(cue)},0,0,0,,"
         f"{_ass_text(cue)}\n"
@@ -143,8 +144,8 @@ def _direction(cue: Cue) -> str:
     return ' tts:direction="rtl"' if letters["R"] + letters["AL"] > letters["L"] else ""
 
 
-def _cues(document: Document) -> list[Cue]:
-    return split_into_cues(document.transcript, document.limits)
+def _cues(document: Document, has_labels: bool = False) -> list[Cue]:
+    return cues_of(document.transcript, document.limits, has_labels)
 
 
 def _numbered_cues(cues: Iterable[Cue], decimal_mark: str, text: Callable[[Cue], str]) -> str:

@@ -51,6 +51,8 @@ class Correction(msgspec.Struct, kw_only=True):
     pred_text: str
     words: list[WordKeys]
     segments: list[SegmentKeys]
+    subtitles: list[SegmentKeys] = []
+    """Its subtitles with their lines, if a person has timed them."""
     file: str
     """Name of the file from which it was taken, for people."""
     estimated_words: Count = 0
@@ -208,6 +210,7 @@ def combined(store: Store, entry: PartEntry, correction: PartEntry) -> PartEntry
         "flags": line["flags"],
         "corrected_in": text.file,
         "estimated_words": text.estimated_words,
+        "subtitles": stored.get("subtitles", []),
     }
     counts = None if line.get("text") is None else count_errors(line["text"], text.pred_text, lang)
     warnings = line["warnings"]

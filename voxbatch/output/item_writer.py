@@ -40,6 +40,8 @@ class ItemFile:
     """None for a file that is to be deleted, because it is of an earlier transcript of the item."""
     beside: str | None = None
     """Path or address beside the recording. None if the item has no place there."""
+    index: int = -1
+    """Position of the item in the list. -1 for a file that is made of other things than the transcript."""
 
 
 def write_item_files(
@@ -145,7 +147,7 @@ def item_files(
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")
                 beside = place and f"{place}.{WRITERS[form].beside}"
-                yield ItemFile(item_file(name, form), content, beside)
+                yield ItemFile(item_file(name, form), content, beside, entry.index)
                 written.add(item_file(name, form))
         if others and (entry.part in newer or (ids and ids.name(line["id"]) != short_name(line["id"]))):
             place = recordings.place_beside(line) if recordings else None

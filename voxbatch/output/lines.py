@@ -254,11 +254,16 @@ class DoneLine(_Line, kw_only=True):
     reference_length: Count | None = None
 
 
+class _RecognisedKeys(msgspec.Struct):
+    subtitles: list[SegmentKeys] = []
+
+
 class _TranscriptLine(DoneLine, kw_only=True):
     segments: list[SegmentKeys]
     pred_text: str
     words: list[WordKeys]
     confidence: Number | None
+    recognised: _RecognisedKeys | None = None
 
 
 class _FailureLine(_Line, kw_only=True):

@@ -73,18 +73,16 @@ def _lines(changes: TextChanges, verb: str) -> Iterator[str]:
     """Yield the lines about the changes for people."""
     yield f"{counted(len(changes.taken), 'item')} {verb}"
     for taken in changes.taken[:SHOWN]:
-        yield f"  {taken.item.line['id']}, in {taken.edit.file}: {counted(taken.draft.num_changes, 'change')}"
+        facts = [counted(taken.draft.num_changes, "change")] if taken.draft.differs else []
+        facts += ["its cues"] if taken.edit.has_other_cues else []
+        yield f"  {taken.item.line['id']}, in {taken.edit.file}: {' and '.join(facts)}"
     if len(changes.taken) > SHOWN:
         yield f"  … and {len(changes.taken) - SHOWN:,} more"
     if changes.note:
         yield changes.note
     for names, text in (
-        (changes.retimed, "subtitles with cues at other times, which stay as they are"),
-        (
-            changes.copies,
-            "copies with cues at other times, of which only the text is taken; put a copy in place of its file",
-        ),
-        (changes.behind, "subtitles with cues at other times that lack a correction; make it there, too"),
+        (changes.retimed, "subtitles with cues of your own, which stay as they are"),
+        (changes.behind, "subtitles with cues of your own that lack a correction; make it there, too"),
         (changes.untaken, "not taken in, because only readable texts are"),
     ):
         if names:

@@ -1,24 +1,30 @@
-"""Drop what somebody has changed in the files of a run: delete these files, and merge, which writes them again."""
+"""Drop what somebody has changed in the files of a run: delete these files, and merge, which writes them again.
+
+Texts that were taken in stay. The cues of subtitles that were taken in go with the file that has them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from voxbatch.errors import ConfigError
 from voxbatch.formats import WRITERS
 from voxbatch.log import Log
 from voxbatch.output.beside import BESIDE
+from voxbatch.output.corrections import CorrectedItem, commit
 from voxbatch.output.entries import Entries
 from voxbatch.output.file_digest import digest_of
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import FAILURES, REPORT
+from voxbatch.output.lines import CORRECTION_KEY
 from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
-from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.own_files import OwnFiles, key_of, sha256
 from voxbatch.output.ownership import Ownership
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
@@ -44,10 +50,13 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
     formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
     own = known_files(store, entries, latest)
     changed = _changed_files(store, run, entries, replace(settings, formats=formats), own, stores)
-    dropped = [(place, name) for place, name in changed if _is_named(store, place, name, names)]
-    if missing := [name for name in names if not any(_is_named(store, place, file, [name]) for place, file in dropped)]:
+    dropped = [(place, name, index) for place, name, index in changed if _is_named(store, place, name, names)]
+    if missing := [
+        name for name in names if not any(_is_named(store, place, file, [name]) for place, file, _ in dropped)
+    ]:
         raise ConfigError(f"{missing[0]}: nobody has changed such a file of {store.place}")
-    for place, name in dropped:
+    commit(store, run, _without_times(entries, {index for *_, index in dropped}), own.next_number)
+    for place, name, _ in dropped:
         place.delete(name, owner.check_again)
     log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}")
     return merge_again(store, None, log, stores)
@@ -55,8 +64,9 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
 
 def _changed_files(
     store: Store, run: Run, entries: Entries, files: ItemFiles, own: OwnFiles, stores: Stores
-) -> Iterator[tuple[Store, str]]:
-    """Yield the store and the name of each file that somebody has changed."""
+) -> Iterator[tuple[Store, str, int]]:
+    """Yield the store and the name of each file that somebody has changed. If its times were taken in, also the
+    position of its item, else -1."""
     for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
         places = [(store, file.name)]
         if file.beside and own.has_mark(file.beside, BESIDE):
@@ -64,13 +74,28 @@ def _changed_files(
             places.append((stores.out(folder), name))
         for place, name in places:
             present = place.read(name)
-            if present is not None and present != file.content and not own.has(file.name, sha256(present)):
-                yield place, name
+            if present is not None and own.is_kept(key_of(file.name, sha256(present))):
+                yield place, name, file.index
+            elif present is not None and present != file.content and not own.has(file.name, sha256(present)):
+                yield place, name, -1
     for name in (run.transcripts, FAILURES):
         if (digest := digest_of(store, name)).bytes and not own.has(name, digest.sha256):
-            yield store, name
+            yield store, name, -1
     if (page := store.read(REPORT)) is not None and not own.has(REPORT, sha256(page)):
-        yield store, REPORT
+        yield store, REPORT, -1
+
+
+def _without_times(entries: Entries, indexes: Collection[int]) -> list[CorrectedItem]:
+    """Return the corrections of items again, without the subtitles that a person has timed."""
+    items = list[CorrectedItem]()
+    for entry in entries if any(index >= 0 for index in indexes) else ():
+        line = json.loads(entry.line)
+        correction = line.get(CORRECTION_KEY) or {}
+        if entry.index in indexes and correction.get("subtitles"):
+            text = {key: line[key] for key in ("id", "pred_text", "words", "segments")}
+            facts = {"file": correction["corrected_in"], "estimated_words": correction["estimated_words"]}
+            items.append(CorrectedItem(entry.index, {**text, **facts}, ()))
+    return items
 
 
 def _is_named(store: Store, place: Store, name: str, names: Sequence[str]) -> bool:

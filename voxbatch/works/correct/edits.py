@@ -8,13 +8,14 @@ with its `id` or `audio_filepath`.
 from __future__ import annotations
 
 import posixpath
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from voxbatch.formats import WRITERS
-from voxbatch.formats.document import Document
+from voxbatch.formats.document import Document, complete_sources
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.beside import BESIDE
@@ -27,11 +28,15 @@ from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
+from voxbatch.records import Segment
 from voxbatch.storage import Store, Stores, parallel_map
 from voxbatch.works.correct.chosen_files import ChosenFiles, TextInFile
 from voxbatch.works.correct.draft import Draft, draft_of
 from voxbatch.works.correct.passages import READERS, Passage, is_readable, passages
 
+_MARKUP = re.compile(r"^Style:.*?(?=\r?$)|\{\\[^{}]*\}|</?[bisu]>", re.MULTILINE)
+RETIMED = "retimed"
+"""Mark of a subtitle file with cues of a person. It stays the person's when it is edited again."""
 SAME_TIME_S = 0.015
 """Seconds by which the time of a cue may differ from that of voxbatch: ASS has hundredths."""
 
@@ -46,9 +51,24 @@ class TextEdit:
     key: Key | None = None
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
-    """True if the times of a cue are not those of voxbatch. Such a file stays as it is. Of a copy, the text counts."""
+    """True if cues have other times or lines than those of voxbatch, or markup. All formats get its cues, and a file of
+    voxbatch stays as the person has left it."""
     is_kept: bool = False
     """True if the text of such a file was taken in before. It may lack later corrections."""
+    subtitles: tuple[Segment, ...] = ()
+    """Its cues, if they are at times of a person. Empty if they do not spell the corrected text."""
+
+    @property
+    def differs(self) -> bool:
+        """True if there is something to take in."""
+        return not self.is_kept and (self.draft.differs or self.has_other_cues)
+
+    @property
+    def has_other_cues(self) -> bool:
+        """True if the times or the lines of its cues are taken in, and are others than before."""
+        before, subtitles = self.draft.transcript.subtitles, self.subtitles
+        are_retimed = [(cue.start, cue.end) for cue in subtitles] != [(cue.start, cue.end) for cue in before]
+        return self.is_retimed and bool(subtitles) and (are_retimed or (subtitles != before and not self.draft.differs))
 
 
 @dataclass(slots=True)
@@ -181,17 +201,53 @@ class EditFinder:
         speakers = {word.speaker for word in transcript.words} | {part.speaker for part in transcript.segments}
         named = [speaker for speaker in speakers if speaker]
         edited = passages(text.form, text.text, named, transcript.text)
-        is_kept = key is not None and self._own.is_kept(key)
-        is_retimed = is_kept or _is_retimed(edited, passages(text.form, document.written(text.form)))
-        return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed, is_kept)
+        draft, is_kept = draft_of(transcript, edited), key is not None and self._own.is_kept(key)
+        was_retimed = key is not None and self._own.has_mark(text.file, RETIMED)
+        present = replace(document, transcript=replace(transcript, subtitles=())) if was_retimed else document
+        written = present.written(text.form)
+        ours = passages(text.form, written, named, transcript.text)
+        is_retimed = is_kept or _has_own_cues(edited, ours) or _markup(text) != _markup(replace(text, text=written))
+        has_times = text.form != "txt" and bool(is_retimed or transcript.subtitles)
+        subtitles = _subtitles(edited, draft) if has_times else ()
+        return TextEdit(text.file, draft, key, is_retimed, is_kept, subtitles)
 
 
-def _is_retimed(edited: Sequence[Passage], ours: Sequence[Passage]) -> bool:
-    """Return whether a cue has times that none of ours has. Both are in the order of their starts."""
+def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
+    """Return the cues of a file with their speakers; none if they do not spell the corrected text."""
+    speaker, subtitles = next((piece.speaker for piece in draft.pieces), None), list[Segment]()
+    exact = {_hundredths(cue.start, cue.end): (cue.start, cue.end) for cue in draft.transcript.subtitles}
+    for cue in edited:
+        speaker = cue.speaker or speaker
+        text = "\n".join(line for line in map(str.strip, cue.lines) if line)
+        if text and cue.start is not None and cue.end is not None:
+            times = round(cue.start, 3), round(cue.end, 3)
+            subtitles.append(Segment(text, *exact.get(_hundredths(*times), times), speaker))
+    return (*complete_sources(subtitles, draft.text),)
+
+
+def _hundredths(*times: float) -> tuple[int, ...]:
+    """Return times as ASS has them."""
+    return tuple(round(time * 1000) // 10 for time in times)
+
+
+def _has_own_cues(edited: Sequence[Passage], ours: Sequence[Passage]) -> bool:
+    """Return whether a cue has times that none of ours has, or other line breaks in the same text. Both are in the
+    order of their starts."""
     starts = [cue.start or 0.0 for cue in ours]
     for cue in edited:
         if cue.start is not None and cue.end is not None:
             near = bisect_left(starts, cue.start - SAME_TIME_S), bisect_right(starts, cue.start + SAME_TIME_S)
-            if not any(abs((candidate.end or 0.0) - cue.end) <= SAME_TIME_S for candidate in ours[slice(*near)]):
+            same = [own for own in ours[slice(*near)] if abs((own.end or 0.0) - cue.end) <= SAME_TIME_S]
+            lines = [line.split() for line in cue.lines]
+            if not same or any(
+                " ".join(cue.lines).split() == " ".join(own.lines).split()
+                and lines != [line.split() for line in own.lines]
+                for own in same
+            ):
                 return True
     return False
+
+
+def _markup(text: TextInFile) -> list[str]:
+    """Return the styles of a text and the marks in its lines, apart from speakers, which a person may have changed."""
+    return _MARKUP.findall(text.text) if text.form in ("srt", "vtt", "ass") else []

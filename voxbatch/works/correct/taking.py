@@ -20,11 +20,12 @@ from voxbatch.output.merged_outputs import correction_command
 from voxbatch.output.own_files import Key, OwnFiles
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
+from voxbatch.records import Transcript
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores
 from voxbatch.works.correct.chosen_files import ChosenFiles
 from voxbatch.works.correct.draft import Draft
-from voxbatch.works.correct.edits import EditedItem, EditFinder, TextEdit
+from voxbatch.works.correct.edits import RETIMED, EditedItem, EditFinder, TextEdit
 from voxbatch.works.correct.merged_lines import ChangedLines, changed_lines
 from voxbatch.works.correct.times import Aligner, set_times
 
@@ -58,13 +59,11 @@ class TextChanges:
     same: list[Key] = field(default_factory=list)
     """Keys of files that say the same as before, with other line ends, numbers or line breaks."""
     retimed: list[str] = field(default_factory=list)
-    """Subtitles with cues at other times, which stay as they are."""
+    """Subtitles with cues of a person, which stay as they are."""
     kept: list[Key] = field(default_factory=list)
     """Their keys."""
     behind: list[str] = field(default_factory=list)
     """Those among them that lack a correction that was made elsewhere."""
-    copies: list[str] = field(default_factory=list)
-    """Copies with cues at other times, of which only the text is taken."""
     untaken: list[str] = field(default_factory=list)
     """Changes that are not taken in, for people."""
     merged: ChangedLines | None = None
@@ -115,12 +114,11 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
 def _add(changes: TextChanges, item: EditedItem) -> tuple[str, str] | None:
     """Add an item to the changes. Return the names of two of its files that say different things."""
     changes.kept += [edit.key for edit in item.edits if edit.key is not None and edit.is_retimed]
-    edits = [edit for edit in item.edits if edit.draft.differs and not edit.is_kept]
+    edits = sorted((edit for edit in item.edits if edit.differs), key=lambda edit: not edit.subtitles)
     for edit in item.edits:
         lacks = edit.is_kept and (edit.draft.said != edits[0].draft.said if edits else edit.draft.differs)
-        if edit.is_retimed:
-            names = changes.copies if edit.key is None else changes.behind if lacks else changes.retimed
-            names.append(edit.file)
+        if edit.is_retimed and edit.key is not None:
+            (changes.behind if lacks else changes.retimed).append(edit.file)
     if not edits:
         changes.same += _keys(item)
         return None
@@ -152,6 +150,7 @@ def take_in(store: Store, run: Run, changes: TextChanges, aligner: Aligner, log:
     commit(store, run, corrections, changes.own.next_number, changes.merged_keys)
     changes.own.adopt([*changes.same, *(changes.merged_keys if not corrections else ())])
     changes.own.keep(changes.kept)
+    changes.own.mark((file, RETIMED) for file in changes.retimed)
     if estimated:
         why = f": {reason}" if reason else ""
         log.warning("estimated", text=f"times between those of their neighbours: {counted(estimated, 'word')}{why}")
@@ -164,12 +163,13 @@ def _correction(taken: TakenItem, estimated: int) -> Mapping[str, Any]:
     transcript = replace(
         draft.transcript, text=draft.text, words=tuple(draft.words()), segments=tuple(draft.segments())
     )
-    fields = transcript_dict(transcript)
+    fields, subtitles = transcript_dict(transcript), transcript_dict(Transcript("", (), taken.edit.subtitles))
     return {
         "id": taken.item.line["id"],
         "pred_text": fields["text"],
         "words": fields["words"],
         "segments": fields["segments"],
+        "subtitles": subtitles["segments"],
         "file": taken.edit.file,
         "estimated_words": estimated,
     }
