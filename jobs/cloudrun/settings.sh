@@ -138,9 +138,9 @@ remember() {
         gcloud storage cp "$WORK/settings" "$object"
 }
 
-# option "$@": read the options of a deploy.sh, which has a function usage.
+# option "$@": read the options of a deploy.sh, which has a function usage, and stop at a mistyped setting.
 option() {
-    local argument
+    local argument mistyped
     for argument in "$@"; do
         case "$argument" in
             --help | -h)
@@ -152,6 +152,8 @@ option() {
             *) die "unknown argument $argument; see --help" ;;
         esac
     done
+    mistyped="$(compgen -e | awk -v known="$(usage | grep -oE '[A-Z][A-Z_]+' | paste -s -d ' ' -)" -f "$HERE/../near_names.awk")"
+    [[ -z "$mistyped" ]] || die "$mistyped"
 }
 
 # ── gcloud ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -54,6 +54,29 @@ def test_scripts_are_executable() -> None:
     assert os.access(JOBS / "slurm" / "submit.sh", os.X_OK)
 
 
+@pytest.mark.parametrize(
+    ("script", "name", "meant"),
+    [
+        ("cloudrun/deploy.sh", "MAXTASKS", "MAX_TASKS"),
+        ("cloudrun/deploy.sh", "max_usd", "MAX_USD"),
+        ("cloudrun/deploy.sh", "MEMORY_GB", "MEMORY_GIB"),
+        ("cloudrun/service/deploy.sh", "CONCURENCY", "CONCURRENCY"),
+        ("sagemaker/deploy.sh", "INSTANCES_COUNT", "INSTANCE_COUNT"),
+        ("sagemaker/deploy.sh", "MAX_HUORS", "MAX_HOURS"),
+        ("sagemaker/endpoint/deploy.sh", "FALLBACK_TYPE", "FALLBACK_TYPES"),
+    ],
+)
+def test_a_mistyped_setting_is_refused(script: str, name: str, meant: str, tmp_path: Path) -> None:
+    """A deploy.sh stops before any change at an exported name that is nearly that of a setting, and says which."""
+    (tmp_path / "aws").write_text("#!/bin/sh\necho 123456789012\n")
+    (tmp_path / "aws").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "AWS_REGION": "eu-west-1", "TAG": "v1", "MODELS": "2", name: "4"}
+    ran = subprocess.run(["bash", str(JOBS / script)], env=env, capture_output=True, text=True)
+    message = f"{name} is no setting, and nothing reads it: did you mean {meant}? If not: unset {name}"
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.strip().partition(": ")[2] == message
+
+
 # ── Kubernetes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
