@@ -245,6 +245,22 @@ def autopilot_faults(pod: Mapping[str, Any]) -> set[str]:
     return faults
 
 
+def test_kubectl_accepts_the_commands_of_the_overlays() -> None:
+    """kubectl has the options of each documented command, and each selector chooses one object of the overlay: a run is
+    deleted and made again without the account, the nights or the worker. (`kubectl replace` takes no selector.)
+    """
+    page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
+    commands = re.findall(r"^\$ (kubectl .*-k overlays/gke .*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+    made = overlay("gke").values()
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if shutil.which("kubectl"):
+            subprocess.run([*words, "--help"], check=True, capture_output=True, cwd=JOBS / "kubernetes")
+        label, _, value = words[-1].partition("=")
+        assert [each["metadata"]["labels"][label] for each in made].count(value) == 1, command
+
+
 @pytest.mark.parametrize("name", ["gke", "eks"])
 def test_kubernetes_overlays_change_only_the_node(name: str) -> None:
     """All pods of an overlay differ from the base in the same things only: the node, the resources and the disks. A

@@ -71,11 +71,12 @@ def test_aws_has_the_commands_of_the_runbook() -> None:
     """Each command of aws is an operation of the published model, with these parameters."""
     session = botocore.session.get_session()
     own = (["logs", "tail"], ["s3", "cp"], ["s3", "ls"])  # commands of the program that are no operations
-    commands = [command for command in shown(PAGE, "aws") if command[:2] not in own]
+    commands = [command for command in shown(PAGE + PLACES, "aws") if command[:2] not in own]
     assert len(commands) > 5
     for service, operation, *arguments in commands:
         model = session.get_service_model(service)
         (found,) = [model.operation_model(name) for name in model.operation_names if xform_name(name, "-") == operation]
+        arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
         known = {"--" + xform_name(name, "-") for name in found.input_shape.members}
         assert {argument for argument in arguments if argument.startswith("--")} - {"--query", "--output"} <= known
 
@@ -102,7 +103,7 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     attributes that the listener reads, a message byte by byte. No text of a letter is run or parsed. A letter that is
     no JSON, or that gcloud could not pass on unchanged, stays.
     """
-    (command,) = re.findall(r"```bash\n(gcloud pubsub.*?)```", PAGE, re.DOTALL)
+    (command,) = re.findall(r"```bash\n(dead=.*?)```", PAGE, re.DOTALL)
     notification = {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": OBJECT, "objectGeneration": "7"}
     night = "projects/p/subscriptions/voxbatch-nightly"
     asked = json.dumps({"manifest": "gs://b/in/day 1.jsonl", "output": f"gs://o/out/{OBJECT}"}, indent=1) + "\n"
