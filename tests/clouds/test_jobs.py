@@ -61,6 +61,7 @@ def test_scripts_are_executable() -> None:
         ("cloudrun/deploy.sh", "max_usd", "MAX_USD"),
         ("cloudrun/deploy.sh", "MEMORY_GB", "MEMORY_GIB"),
         ("cloudrun/service/deploy.sh", "CONCURENCY", "CONCURRENCY"),
+        ("cloudrun/teardown.sh", "BUCKETIN", "BUCKET_IN"),
         ("sagemaker/deploy.sh", "INSTANCES_COUNT", "INSTANCE_COUNT"),
         ("sagemaker/deploy.sh", "MAX_HUORS", "MAX_HOURS"),
         ("sagemaker/endpoint/deploy.sh", "FALLBACK_TYPE", "FALLBACK_TYPES"),
@@ -68,8 +69,9 @@ def test_scripts_are_executable() -> None:
 )
 def test_a_mistyped_setting_is_refused(script: str, name: str, meant: str, tmp_path: Path) -> None:
     """A deploy.sh stops before any change at an exported name that is nearly that of a setting, and says which."""
-    (tmp_path / "aws").write_text("#!/bin/sh\necho 123456789012\n")
-    (tmp_path / "aws").chmod(0o755)
+    for program, answer in (("aws", "123456789012"), ("gcloud", ""), ("terraform", "Terraform v1.9.0")):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho {answer}\n")
+        (tmp_path / program).chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "AWS_REGION": "eu-west-1", "TAG": "v1", "MODELS": "2", name: "4"}
     ran = subprocess.run(["bash", str(JOBS / script)], env=env, capture_output=True, text=True)
     message = f"{name} is no setting, and nothing reads it: did you mean {meant}? If not: unset {name}"
