@@ -25,9 +25,10 @@ DASHBOARD = json.loads((ROOT / "jobs" / "cloudrun" / "terraform" / "jobs" / "das
 
 
 def shown(page: str, program: str) -> list[list[str]]:
-    """Return the arguments of each command of a program that a page shows, at a prompt or in its text."""
-    lines = re.findall(rf"^\$ {program} (.*)$|`{program} ([^`]+)`", page.replace("\\\n", " "), re.MULTILINE)
-    return [shlex.split(prompt or inline, comments=True) for prompt, inline in lines]
+    """Return the arguments of each command of a program that a page shows, at a prompt, in its text or in a loop."""
+    forms = rf"^\$ {program} (.*)$|`{program} ([^`]+)`|\$\({program} (.+?)\);|do {program} ([^;]+);"
+    lines = re.findall(forms, page.replace("\\\n", " "), re.MULTILINE)
+    return [shlex.split("".join(groups), comments=True) for groups in lines]
 
 
 def rows(page: str, column: int) -> set[str]:
