@@ -71,7 +71,8 @@ def test_logs_are_read_by_a_command_that_shows_json() -> None:
 def test_aws_has_the_commands_of_the_runbook() -> None:
     """Each command of aws is an operation of the published model, with these parameters."""
     session = botocore.session.get_session()
-    own = (["logs", "tail"], ["s3", "cp"], ["s3", "ls"], ["cloudformation", "deploy"])  # commands of the program that are no operations
+    # Commands of the program that are no operations.
+    own = (["logs", "tail"], ["s3", "cp"], ["s3", "ls"], ["cloudformation", "deploy"])
     commands = [command for command in shown(PAGE + PLACES, "aws") if command[:2] not in own]
     assert len(commands) > 5
     for service, operation, *arguments in commands:
