@@ -461,7 +461,7 @@ def test_failed_items_are_warnings_for_programs(voxbatch: Voxbatch, manifest: Ma
     items. Secrets in addresses are not in it. A run without failures has neither.
     """
 
-    def ended(place: str, *options: str) -> tuple[list[dict[str, str]], dict[str, object]]:
+    def ended(place: Path, *options: str) -> tuple[list[dict[str, str]], dict[str, object]]:
         usual = ("--overwrite", "-o", "out", "--engine", "scripted", "--log-format", "json")
         done = voxbatch("run", place, *usual, *options)
         events = [json.loads(line) for line in done.stderr.splitlines()]
@@ -476,7 +476,7 @@ def test_failed_items_are_warnings_for_programs(voxbatch: Voxbatch, manifest: Ma
     items, finished = ended(place)
     assert (items, finished["severity"], finished["failures_by_kind"]) == ([], "INFO", {})
     signed = json.dumps({"audio_filepath": "http://127.0.0.1:9/a.wav?X-Amz-Signature=secret"})
-    Path(place).write_text(signed + "\n")
+    place.write_text(signed + "\n")
     items, finished = ended(place, "--fail-unreachable", "--allow-private-addresses")
     assert [item["audio_filepath"] for item in items] == ["http://127.0.0.1:9/a.wav"]
 

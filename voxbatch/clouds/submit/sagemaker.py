@@ -145,7 +145,7 @@ class SageMaker:
             "ProcessingResources": {"ClusterConfig": cluster},
             "StoppingCondition": {"MaxRuntimeInSeconds": submission.limit_s or MIN_LIMIT_S},
             "AppSpecification": {"ImageUri": self.image, "ContainerArguments": submission.arguments},
-            "Environment": EXIT_ZERO | submission.environment,
+            "Environment": {**EXIT_ZERO, **submission.environment},
             "RoleArn": self.role,
             "Tags": [{"Key": "voxbatch", "Value": submission.digest}],
         }
@@ -179,7 +179,7 @@ def _check(submission: Submission) -> None:
     """
     if (count := len(submission.arguments)) > MAX_ARGUMENTS:
         raise ConfigError(f"the run has {count} arguments; SageMaker takes {MAX_ARGUMENTS}: leave some out")
-    if (count := len(EXIT_ZERO | submission.environment)) > MAX_VARIABLES:
+    if (count := len({**EXIT_ZERO, **submission.environment})) > MAX_VARIABLES:
         raise ConfigError(f"the job has {count} variables; SageMaker takes {MAX_VARIABLES}: leave some out")
     variables = [entry for pair in submission.environment.items() for entry in pair]
     for text in (*submission.arguments, *variables):
