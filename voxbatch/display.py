@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 from voxbatch.config import Config
+from voxbatch.errors import StorageError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.layout import FAILURES
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.safe_text import counted
+from voxbatch.storage import Store
 
 EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
+SHOWN_FAILURES = 10
+"""Failed items that the end of a run shows."""
 Observer = Callable[[Progress], None]
 
 
@@ -86,12 +96,19 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
     """Log the figures of a finished run, and whether other shards are still to come.
 
     Among the figures, `items` is done + failed + resumed. A figure is None if it is unknown. The figures are for
-    programs: in a log of text there are none, because the outcome follows.
+    programs: in a log of text there are none, because the outcome follows. If items failed, they are a warning, which
+    the first failed items of a merged run precede.
     """
     p, summary, usage = result.progress, result.summary, result.usage or Usage(0.0, 0.0, 0.0, 0.0)
     price, shard, wall_s = config.usd_per_hour, f"{config.shard}/{config.shards}", p.wall_s
+    failed = summary.failed if summary else p.resumed_failed + p.failed
     if log.as_json:
-        log.info(
+        for item in first_failures(config.stores.out(config.out)) if summary and failed else []:
+            log.warning(
+                "item_failed", out=config.out, id=item.id, audio_filepath=item.path, kind=item.kind, text=item.reason
+            )
+        log_figures = log.warning if failed else log.info
+        log_figures(
             "run_finished", out=config.out, shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
             audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(wall_s, 2),
             rtfx=round(p.audio_s / wall_s, 2) if result.usage else None,
@@ -99,8 +116,32 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
             wer=summary.score.wer if summary and summary.score else None,
             decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
             starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
+            failures_by_kind=dict(summary.failures_by_kind) if summary else None,
         )  # fmt: skip
     if summary is None:
-        failed = p.resumed_failed + p.failed
         counts = f"{p.items - failed:,} done + {failed:,} failed = {counted(p.items, 'item')}"
         log.info("shard_done", text=f"shard {shard} is done: {counts}; the last shard to finish merges")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedItem:
+    """A line of failures.jsonl, for people."""
+
+    id: str
+    path: str
+    kind: FailureKind
+    reason: str
+    """The message without the path."""
+
+
+def first_failures(store: Store) -> list[FailedItem]:
+    """Return the first items of failures.jsonl; [] if they cannot be read."""
+    with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
+        rows = [json.loads(line) for line in islice(store.lines(FAILURES), SHOWN_FAILURES)]
+        return [
+            FailedItem(
+                row["id"], row[AUDIO_KEY], FailureKind.of_line(row), row["message"].rpartition(f"{row[AUDIO_KEY]}: ")[2]
+            )
+            for row in rows
+        ]
+    return []

@@ -37,12 +37,20 @@ terraform_is_recent() {
     mkdir -p ~/bin && curl -fsSL https://releases.hashicorp.com/terraform/1.11.4/terraform_1.11.4_linux_amd64.zip -o ~/bin/terraform.zip && unzip -oq ~/bin/terraform.zip terraform -d ~/bin && rm ~/bin/terraform.zip && export PATH=~/bin:\$PATH"
 }
 
+# no_mistyped_setting: stop at an exported name that is nearly that of a setting, which the function usage names.
+no_mistyped_setting() {
+    local mistyped
+    mistyped="$(compgen -e | awk -v known="$(usage | grep -oE '[A-Z][A-Z_]+' | paste -s -d ' ' -)" -f "$HERE/../near_names.awk")"
+    [[ -z "$mistyped" ]] || die "$mistyped"
+}
+
 # settings: the settings of every script.
 settings() {
     command -v gcloud >/dev/null || die "gcloud is not installed: see https://cloud.google.com/sdk/docs/install"
     command -v terraform >/dev/null ||
         die "terraform is not installed. Cloud Shell has it; elsewhere see https://developer.hashicorp.com/terraform/install"
     terraform_is_recent
+    no_mistyped_setting
     PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
     [[ -n "$PROJECT" ]] || die "which project? Set PROJECT, or: gcloud config set project NAME"
     export CLOUDSDK_CORE_PROJECT="$PROJECT" CLOUDSDK_CORE_DISABLE_PROMPTS=1

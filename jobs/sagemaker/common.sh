@@ -66,8 +66,8 @@ parameter() { # parameter STACK NAME: put a parameter of the last deployment int
 }
 
 DEFAULTS=no DRY_RUN=no
-option() { # option "$@": read the options of a deploy.sh
-    local word
+option() { # option "$@": read the options of a deploy.sh, and stop at a mistyped setting
+    local word mistyped
     for word in "$@"; do
         case $word in
         --dry-run) DRY_RUN=yes ;;
@@ -75,14 +75,20 @@ option() { # option "$@": read the options of a deploy.sh
         *) stop "deploy.sh takes --dry-run (show what would change) and --defaults (forget the settings of the last run); it was given: $word" ;;
         esac
     done
+    mistyped=$(compgen -e | awk -v known="$(settings_of "$here/settings.sh" "$here/endpoint/settings.sh")" -f "$here/../near_names.awk")
+    [[ -z $mistyped ]] || stop "$mistyped"
 }
 
 # shellcheck disable=SC2034 # the scripts of the endpoint read it
 SHARED=(IN_BUCKET OUT_BUCKET MODELS_BUCKET KMS_KEY TAGS) # settings of the jobs that their endpoint takes, too
 NOT_REMEMBERED=" NAME BUILD VERIFY REPLACE ALERT_EMAIL " # the address is a parameter of its own: see whom_to_tell
+settings_of() { # settings_of FILE…: print the names of the settings of these files
+    sed -n 's/^: "${\([A-Z_]*\):=.*/\1/p' "$@" | sort -u | tr '\n' ' '
+}
+
 names_in() { # names_in FILE…: print the settings of these files that a stack remembers, and the exported options of voxbatch
     local name
-    for name in $(sed -n 's/^: "${\([A-Z_]*\):=.*/\1/p' "$@" | sort -u) $(compgen -A export VOXBATCH_); do
+    for name in $(settings_of "$@") $(compgen -A export VOXBATCH_); do
         [[ $NOT_REMEMBERED == *" $name "* ]] || printf '%s ' "$name"
     done
 }

@@ -54,6 +54,31 @@ def test_scripts_are_executable() -> None:
     assert os.access(JOBS / "slurm" / "submit.sh", os.X_OK)
 
 
+@pytest.mark.parametrize(
+    ("script", "name", "meant"),
+    [
+        ("cloudrun/deploy.sh", "MAXTASKS", "MAX_TASKS"),
+        ("cloudrun/deploy.sh", "max_usd", "MAX_USD"),
+        ("cloudrun/deploy.sh", "MEMORY_GB", "MEMORY_GIB"),
+        ("cloudrun/service/deploy.sh", "CONCURENCY", "CONCURRENCY"),
+        ("cloudrun/teardown.sh", "BUCKETIN", "BUCKET_IN"),
+        ("sagemaker/deploy.sh", "INSTANCES_COUNT", "INSTANCE_COUNT"),
+        ("sagemaker/deploy.sh", "MAX_HUORS", "MAX_HOURS"),
+        ("sagemaker/endpoint/deploy.sh", "FALLBACK_TYPE", "FALLBACK_TYPES"),
+    ],
+)
+def test_a_mistyped_setting_is_refused(script: str, name: str, meant: str, tmp_path: Path) -> None:
+    """A deploy.sh stops before any change at an exported name that is nearly that of a setting, and says which."""
+    for program, answer in (("aws", "123456789012"), ("gcloud", ""), ("terraform", "Terraform v1.9.0")):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho {answer}\n")
+        (tmp_path / program).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "AWS_REGION": "eu-west-1", "TAG": "v1", "MODELS": "2", name: "4"}
+    ran = subprocess.run(["bash", str(JOBS / script)], env=env, capture_output=True, text=True)
+    message = f"{name} is no setting, and nothing reads it: did you mean {meant}? If not: unset {name}"
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.strip().partition(": ")[2] == message
+
+
 # ── Kubernetes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -220,6 +245,22 @@ def autopilot_faults(pod: Mapping[str, Any]) -> set[str]:
     if size(requests["ephemeral-storage"]) > 10 * 2**30:
         faults.add("ephemeral storage above 10 GiB")
     return faults
+
+
+def test_kubectl_accepts_the_commands_of_the_overlays() -> None:
+    """kubectl has the options of each documented command, and each selector chooses one object of the overlay: a run is
+    deleted and made again without the account, the nights or the worker. (`kubectl replace` takes no selector.)
+    """
+    page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
+    commands = re.findall(r"^\$ (kubectl .*-k overlays/gke .*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+    made = overlay("gke").values()
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if shutil.which("kubectl"):
+            subprocess.run([*words, "--help"], check=True, capture_output=True, cwd=JOBS / "kubernetes")
+        label, _, value = words[-1].partition("=")
+        assert [each["metadata"]["labels"][label] for each in made].count(value) == 1, command
 
 
 @pytest.mark.parametrize("name", ["gke", "eks"])

@@ -25,9 +25,10 @@ DASHBOARD = json.loads((ROOT / "jobs" / "cloudrun" / "terraform" / "jobs" / "das
 
 
 def shown(page: str, program: str) -> list[list[str]]:
-    """Return the arguments of each command of a program that a page shows, at a prompt or in its text."""
-    lines = re.findall(rf"^\$ {program} (.*)$|`{program} ([^`]+)`", page.replace("\\\n", " "), re.MULTILINE)
-    return [shlex.split(prompt or inline, comments=True) for prompt, inline in lines]
+    """Return the arguments of each command of a program that a page shows, at a prompt, in its text or in a loop."""
+    forms = rf"^\$ {program} (.*)$|`{program} ([^`]+)`|\$\({program} (.+?)\);|do {program} ([^;]+);"
+    lines = re.findall(forms, page.replace("\\\n", " "), re.MULTILINE)
+    return [shlex.split("".join(groups), comments=True) for groups in lines]
 
 
 def rows(page: str, column: int) -> set[str]:
@@ -70,58 +71,77 @@ def test_logs_are_read_by_a_command_that_shows_json() -> None:
 def test_aws_has_the_commands_of_the_runbook() -> None:
     """Each command of aws is an operation of the published model, with these parameters."""
     session = botocore.session.get_session()
-    own = (["logs", "tail"], ["s3", "cp"], ["s3", "ls"])  # commands of the program that are no operations
-    commands = [command for command in shown(PAGE, "aws") if command[:2] not in own]
+    # Commands of the program that are no operations.
+    own = (["logs", "tail"], ["s3", "cp"], ["s3", "ls"], ["cloudformation", "deploy"])
+    commands = [command for command in shown(PAGE + PLACES, "aws") if command[:2] not in own]
     assert len(commands) > 5
     for service, operation, *arguments in commands:
         model = session.get_service_model(service)
         (found,) = [model.operation_model(name) for name in model.operation_names if xform_name(name, "-") == operation]
+        arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
         known = {"--" + xform_name(name, "-") for name in found.input_shape.members}
         assert {argument for argument in arguments if argument.startswith("--")} - {"--query", "--output"} <= known
 
 
+OBJECT = 'in/it\'s a, b~~objectGeneration=8 "$(touch pwned)" `touch pwned` $HOME\n; touch pwned.jsonl'
+"""A name with all that a shell, or gcloud's own lists of values, would take for more than text."""
+STAND_IN = """#!/bin/bash
+case "$2 $3" in
+    "subscriptions pull") cat pulled.json ;;
+    "topics publish") [[ "$5" == --flags-file=- ]] && jq -c --arg topic "$4" '{$topic, flags: .}' >>published ;;
+    "subscriptions ack") [[ -s published ]] && echo "$5" >>acknowledged ;;
+esac
+"""
+
+
+def letter(ack_id: str, data: bytes, **attributes: str) -> dict[str, object]:
+    """Return a message of voxbatch-dead as `gcloud pubsub subscriptions pull` prints it."""
+    message = {"data": base64.b64encode(data).decode(), "attributes": attributes, "messageId": ack_id * 3}
+    return {"ackId": ack_id, "message": message if attributes else {**message, "attributes": None}}
+
+
 def test_dead_letters_are_replayed(tmp_path: Path) -> None:
-    """The documented command publishes each dead letter again: a notification with the attributes that the listener
-    reads, a message as it was. Names with spaces, commas and quotes stay whole. jq names one that is no JSON.
+    """The documented command publishes each dead letter again, and acknowledges it then: a notification with the
+    attributes that the listener reads, a message byte by byte. No text of a letter is run or parsed. A letter that is
+    no JSON, or that gcloud could not pass on unchanged, stays.
     """
-    (command,) = re.findall(r"```bash\n(gcloud pubsub.*?)```", PAGE, re.DOTALL)
-    notification = {
-        "eventType": "OBJECT_FINALIZE",
-        "bucketId": "b",
-        "objectId": "in/it's a, b.jsonl",
-        "objectGeneration": "7",
-    }
-    of_night = {"voxbatch_subscription": "projects/p/subscriptions/voxbatch-nightly"}
-    asked = {"manifest": "gs://b/in/day 1.jsonl", "output": "gs://o/out/day"}
+    (command,) = re.findall(r"```bash\n(dead=.*?)```", PAGE, re.DOTALL)
+    notification = {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": OBJECT, "objectGeneration": "7"}
+    night = "projects/p/subscriptions/voxbatch-nightly"
+    asked = json.dumps({"manifest": "gs://b/in/day 1.jsonl", "output": f"gs://o/out/{OBJECT}"}, indent=1) + "\n"
     letters = [
-        {"attributes": {"voxbatch_reason": "no JSON"}, "data": base64.b64encode(b"day.jsonl").decode()},
-        {
-            "attributes": {**notification, **of_night, "voxbatch_reason": "no\nitems"},
-            "data": base64.b64encode(b"{\n}").decode(),
-        },
-        {
-            "attributes": {"voxbatch_reason": "x"},
-            "data": base64.b64encode(json.dumps(asked, indent=1).encode()).decode(),
-        },
+        letter("A", b"day.jsonl", voxbatch_reason="no JSON"),
+        letter("B", b"{\n}", **notification, voxbatch_subscription=night, voxbatch_reason="no\nitems"),
+        letter("C", asked.encode(), voxbatch_reason="x", voxbatch_subscription="--flags-file=/etc/passwd"),
+        letter("D", b'{"manifest": "\xff"}', voxbatch_reason="x"),
+        letter("E", b'{"manifest": "gs://b/c"}'),
     ]
-    (tmp_path / "pulled.json").write_text(json.dumps([{"ackId": "a", "message": letter} for letter in letters]))
-    (tmp_path / "gcloud").write_text(
-        '#!/bin/sh\nif [ "$2" = subscriptions ]; then cat pulled.json; else printf "%s\\n" "$@" END >>published; fi\n'
-    )
+    (tmp_path / "pulled.json").write_text(json.dumps(letters))
+    (tmp_path / "gcloud").write_text(STAND_IN)
     (tmp_path / "gcloud").chmod(0o755)
     env = environment(PATH=f"{tmp_path}:/usr/bin:/bin")
     ran = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=env, capture_output=True, text=True)
     if "jq: command not found" in ran.stderr:
         pytest.skip("takes jq")
-    assert (ran.returncode, ran.stderr.count("\n"), "'day.jsonl'" in ran.stderr) == (0, 1, True)
-    first, second, _ = (tmp_path / "published").read_text().split("END\n")
-    attributes = "~~".join(f"{name}={value}" for name, value in notification.items())
-    publish = ["pubsub", "topics", "publish", "voxbatch-uploads"]
-    assert first.splitlines() == [*publish[:3], "voxbatch-nightly", "--message={}", f"--attribute=^~~^{attributes}"]
-    *words, message = second.splitlines()
-    assert words == publish
-    assert json.loads(message.removeprefix("--message=")) == asked
-    assert len((tmp_path / "dead-letters.jsonl").read_text().splitlines()) == 3
+    assert (ran.returncode, re.findall("stays: (.+)", ran.stderr)) == (0, ['"AAA"', '"DDD"'])
+    assert [json.loads(line) for line in (tmp_path / "published").read_text().splitlines()] == [
+        {"topic": "voxbatch-nightly", "flags": {"--message": "{}", "--attribute": notification}},
+        {"topic": "voxbatch-uploads", "flags": {"--message": asked}},
+        {"topic": "voxbatch-uploads", "flags": {"--message": '{"manifest": "gs://b/c"}'}},
+    ]
+    assert (tmp_path / "acknowledged").read_text().splitlines() == ["--ack-ids=B", "--ack-ids=C", "--ack-ids=E"]
+    copied = [json.loads(line)["ackId"] for line in (tmp_path / "dead-letters.jsonl").read_text().splitlines()]
+    assert copied == ["B", "C", "E"]
+    assert not list(tmp_path.glob("pwned*"))
+
+
+def test_no_page_or_script_evaluates_text() -> None:
+    """No script of jobs/ and no code of a page runs text as a command: `eval`, or a shell that is given a string."""
+    places = [path for path in (ROOT / "jobs").rglob("*") if path.is_file()] + list(DOCS.glob("*.md"))
+    completion = 'eval "$(_VOXBATCH_COMPLETE=bash_source voxbatch)"'
+    texts = {path.name: path.read_text().replace(completion, "") for path in places}
+    evaluated = re.compile(r"\beval\b [\"$]|\b(ba)?sh -c [\"]?\$|xargs .*sh -c")
+    assert [name for name, text in texts.items() if evaluated.search(text)] == []
 
 
 def test_dashboard_is_valid() -> None:

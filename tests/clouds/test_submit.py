@@ -396,6 +396,15 @@ def test_settings_of_an_account_are_in_the_request() -> None:
     assert body["Tags"][1:] == [{"Key": "team", "Value": "speech"}, {"Key": "cost", "Value": ""}]
 
 
+def test_failed_items_do_not_fail_a_processing_job() -> None:
+    """Each job exits with 0 if items failed, as the pipeline, submit.py and the job on Cloud Run do, unless --env says
+    otherwise.
+    """
+    assert SAGEMAKER.request(SUBMISSION).body["Environment"] == {"VOXBATCH_EXIT_ZERO": "1"}
+    strict = replace(SUBMISSION, environment={"VOXBATCH_EXIT_ZERO": "0"})
+    assert SAGEMAKER.request(strict).body["Environment"] == {"VOXBATCH_EXIT_ZERO": "0"}
+
+
 @pytest.mark.slow
 def test_sagemaker_receives_the_request_of_the_dry_run(sagemaker: SageMakerApi) -> None:
     """SageMaker receives the request that --dry-run prints; the job's name contains the digest of the submission and
@@ -416,7 +425,7 @@ def test_sagemaker_receives_the_request_of_the_dry_run(sagemaker: SageMakerApi) 
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": 100_000},
         "AppSpecification": {"ImageUri": IMAGE, "ContainerArguments": submission.arguments},
-        "Environment": {"A": "1"},
+        "Environment": {"VOXBATCH_EXIT_ZERO": "1", "A": "1"},
         "RoleArn": ROLE,
         "Tags": [{"Key": "voxbatch", "Value": submission.digest}],
     }
@@ -503,7 +512,7 @@ def test_unreachable_sagemaker_is_explained(sagemaker: SageMakerApi, monkeypatch
         (replace(SUBMISSION, environment={"A": "x" * 257}), "has 257 characters; SageMaker takes 256"),
         (replace(SUBMISSION, environment={"A-B": "x"}), "--env 'A-B': a variable's name has letters"),
         (
-            replace(SUBMISSION, environment={f"A{i}": "x" for i in range(101)}),
+            replace(SUBMISSION, environment={f"A{i}": "x" for i in range(100)}),
             "the job has 101 variables; SageMaker takes 100",
         ),
     ],

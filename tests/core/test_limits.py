@@ -86,6 +86,20 @@ def test_a_limit_of_address_space_is_the_error_of_the_run(manifest: ManifestWrit
 
 
 @pytest.mark.slow
+def test_a_limit_of_file_sizes_is_the_error_of_the_run(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The same with `ulimit -f`, which the samples that processes share count for, too: no recording is to blame."""
+    command = 'ulimit -f 80; exec "$0" -m voxbatch run "$1" -o out --engine scripted --decoders 1'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(manifest(1.2, 1.3))],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=END_S,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "ulimit -f (KB of a file, and of shared memory) is 40; raise the limit: ulimit -f unlimited" in done.stderr
+    assert not (tmp_path / "out" / "failures.jsonl").exists()
+    assert not list((tmp_path / "out").glob("parts/*/part-*"))
+
+
+@pytest.mark.slow
 def test_decoders_of_one_machine_are_limited_together(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
     """All workers together have a bounded number of decoders, and a container's limit of tasks lowers it."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(512))
@@ -105,6 +119,7 @@ def test_decoders_of_one_machine_are_limited_together(limited: Limited, monkeypa
         RuntimeError("can't start new thread"),
         BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
+        OSError(errno.EFBIG, "File too large"),
         AudioError("cannot decode a.mp3: pthread_create() failed: Resource temporarily unavailable"),
     ],
 )

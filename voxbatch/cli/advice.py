@@ -26,8 +26,6 @@ from voxbatch.safe_text import counted, redact_secrets
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address
 
-SHOWN_FAILURES = 10
-"""Number of failed recordings that are named at the end of a run."""
 SHOWN_KINDS = 4
 """Number of kinds of failures for which the next command is shown."""
 _ALIASES = {"-o": ("-o", "--out"), "--quality": ("--quality", "--model")}
@@ -82,7 +80,7 @@ def failure_lines(
     """
     if failures:
         yield f"{summary.failed:,} failed:"
-    for path, reason in failures[:SHOWN_FAILURES]:
+    for path, reason in failures:
         yield from _wrapped(f"{short_path(path)}: {reason}")
     if 0 < len(failures) < summary.failed:
         yield f"  … and {summary.failed - len(failures):,} more in {os.path.join(out, FAILURES)}"

@@ -14,18 +14,17 @@ from itertools import islice
 
 import click
 
-from voxbatch.cli.advice import SHOWN_FAILURES, failure_lines, language_line, short_path
+from voxbatch.cli.advice import failure_lines, language_line, short_path
 from voxbatch.cli.columns import MIN_COLUMN
 from voxbatch.config import Config
-from voxbatch.display import format_duration
+from voxbatch.display import first_failures, format_duration
 from voxbatch.engines import known_details
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import in_words
 from voxbatch.formats.document import Document
-from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import short_name
-from voxbatch.output.layout import FAILURES, existing_outputs
+from voxbatch.output.layout import existing_outputs
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.products import Products
 from voxbatch.output.summary import Summary
@@ -76,7 +75,7 @@ def print_outcome(
     """
     store = stores.out(out)
     texts = [] if to_stderr else first_texts(store, work_of(summary.facts.config))
-    failures = first_failures(store) if summary.failed else []
+    failures = [(item.path, item.reason) for item in first_failures(store)] if summary.failed else []
     places, shown = list[tuple[str, str]](), out if not argv or out in argv else short_path(out)
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(shown, name)) for label, name in existing_outputs(store)]
@@ -84,15 +83,6 @@ def print_outcome(
     advice = (*failure_lines(summary, failures, argv, out), language_line(summary, argv, out))
     for line in (*lines, *filter(None, advice)):
         click.echo(escape_controls(line), err=to_stderr)
-
-
-def first_failures(store: Store) -> list[tuple[str, str]]:
-    """Return (path, reason) of the first failures in failures.jsonl; [] if they cannot be read. The reason is the
-    message without the path."""
-    with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
-        rows = [json.loads(line) for line in islice(store.lines(FAILURES), SHOWN_FAILURES)]
-        return [(row[AUDIO_KEY], row["message"].rpartition(f"{row[AUDIO_KEY]}: ")[2]) for row in rows]
-    return []
 
 
 def first_texts(store: Store, kind: Work) -> list[tuple[str, str]]:

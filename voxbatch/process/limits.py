@@ -1,5 +1,5 @@
-"""Tell a limit of this machine from the fault of a recording: a thread or a process that cannot start, and memory that
-`ulimit -v` refuses.
+"""Tell a limit of this machine from the fault of a recording: a thread or a process that cannot start, memory that
+`ulimit -v` refuses, and a file that `ulimit -f` refuses. The samples that processes share are such a file, in memory.
 
 A container or a batch system limits the number of tasks, which are threads and processes together.
 """
@@ -63,6 +63,9 @@ def describe_limits() -> str:
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits.append(f"ulimit -v (KB of address space) is {address_space // 1024:,}")
+    file_size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if file_size != resource.RLIM_INFINITY:
+        limits.append(f"ulimit -f (KB of a file, and of shared memory) is {file_size // 1024:,}")
     return "; ".join(limits)
 
 
@@ -73,14 +76,17 @@ def find_limit(error: BaseException) -> str | None:
     is_no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     is_small = address_space != resource.RLIM_INFINITY and address_space < MIN_ADDRESS_SPACE
+    advice = _ADVICE
     if is_task:
         problem = "this machine refuses a further thread or process"
     elif is_no_memory or (isinstance(error, MemoryError) and is_small):
         problem = "this machine refuses further memory"
+    elif isinstance(error, OSError) and error.errno == errno.EFBIG:
+        problem, advice = "this machine refuses a larger file", "raise the limit: ulimit -f unlimited"
     else:
         return None
     limits = describe_limits()
-    return f"{problem} ({str(error) or type(error).__name__}){f': {limits}' if limits else ''}; {_ADVICE}"
+    return f"{problem} ({str(error) or type(error).__name__}){f': {limits}' if limits else ''}; {advice}"
 
 
 @contextlib.contextmanager

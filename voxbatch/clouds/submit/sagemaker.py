@@ -38,6 +38,8 @@ MIN_LIMIT_S, MAX_LIMIT_S = 24 * 3600, 777_600
 """Range of the time limit, in seconds: from one day to the API's maximum of nine days."""
 ATTEMPTS = 3
 CONNECT_S, READ_S = 10, 60
+EXIT_ZERO = {"VOXBATCH_EXIT_ZERO": "1"}
+"""Variable of each job, as in jobs/cloudrun and jobs/sagemaker: failed items are in OUT, and must not fail the job."""
 _IMAGE = re.compile(r"\S{1,255}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
@@ -143,11 +145,10 @@ class SageMaker:
             "ProcessingResources": {"ClusterConfig": cluster},
             "StoppingCondition": {"MaxRuntimeInSeconds": submission.limit_s or MIN_LIMIT_S},
             "AppSpecification": {"ImageUri": self.image, "ContainerArguments": submission.arguments},
+            "Environment": {**EXIT_ZERO, **submission.environment},
             "RoleArn": self.role,
             "Tags": [{"Key": "voxbatch", "Value": submission.digest}],
         }
-        if submission.environment:
-            body["Environment"] = dict(submission.environment)
         if self.volume_kms_key:
             cluster["VolumeKmsKeyId"] = self.volume_kms_key
         if self.subnets:
@@ -178,7 +179,7 @@ def _check(submission: Submission) -> None:
     """
     if (count := len(submission.arguments)) > MAX_ARGUMENTS:
         raise ConfigError(f"the run has {count} arguments; SageMaker takes {MAX_ARGUMENTS}: leave some out")
-    if (count := len(submission.environment)) > MAX_VARIABLES:
+    if (count := len({**EXIT_ZERO, **submission.environment})) > MAX_VARIABLES:
         raise ConfigError(f"the job has {count} variables; SageMaker takes {MAX_VARIABLES}: leave some out")
     variables = [entry for pair in submission.environment.items() for entry in pair]
     for text in (*submission.arguments, *variables):

@@ -79,8 +79,8 @@ locals {
         gcloud pubsub subscriptions pull voxbatch-dead --limit=10 ; once it is mended, replay it: docs/runbook.md, Dead letters.
       END
       conditions = {
-        "messages wait in voxbatch-dead" = {
-          filter  = "metric.type=\"pubsub.googleapis.com/subscription/num_undelivered_messages\" AND resource.type=\"pubsub_subscription\" AND resource.labels.subscription_id=\"voxbatch-dead\""
+        "messages wait in voxbatch-dead, or voxbatch-gke-dead" = {
+          filter  = "metric.type=\"pubsub.googleapis.com/subscription/num_undelivered_messages\" AND resource.type=\"pubsub_subscription\" AND resource.labels.subscription_id=one_of(\"voxbatch-dead\", \"voxbatch-gke-dead\")"
           aligner = "ALIGN_MAX"
           reducer = null
         }
@@ -111,6 +111,13 @@ locals {
         "an upload to ${var.prefix_uploads} waits" = {
           filter    = "${local.waiting} AND resource.labels.subscription_id=\"voxbatch-uploads\""
           threshold = var.uploads == "worker" ? 86400 : 7200
+          aligner   = "ALIGN_MAX"
+          reducer   = null
+        }
+        # Of a worker on GKE, if there is one: see docs/kubernetes-slurm-batch.md.
+        "an upload to gke/ waits" = {
+          filter    = "${local.waiting} AND resource.labels.subscription_id=\"voxbatch-gke\""
+          threshold = 86400
           aligner   = "ALIGN_MAX"
           reducer   = null
         }
