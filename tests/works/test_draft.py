@@ -268,11 +268,15 @@ EDITS = [("Xyz", "new"), ("Xyz", "two words"), ("Xyz", "new Xyz"), ("Xyz", "Xyz 
 def test_a_change_of_one_word_leaves_all_others(
     left: list[str], right: list[str], edit: tuple[str, str], form: str, speakers: list[str]
 ) -> None:
-    """A word that is changed in a file changes nothing else in the text: no space, no line break, no label."""
+    """A word that is changed in a file changes nothing else in the text: no space, no line break, no label. Only a line
+    break beside a new word of a script without spaces does not tell whether a space was there."""
     present = transcript(" ".join([*left, edit[0], *right]), speakers=speakers)
     written = Document("x", present).written(form).replace(*edit)
     draft = draft_of(present, passages(form, written, speakers, present.text))
-    assert draft.text == present.text.replace(*edit)
+    texts = draft.text, present.text.replace(*edit)
+    if edit[1] == "好":
+        texts = re.sub(r"\s*好\s*", "好", texts[0]), re.sub(r"\s*好\s*", "好", texts[1])
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.slow
