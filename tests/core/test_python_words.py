@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -30,11 +32,42 @@ from voxbatch.hints import HINTS, KEYWORD, OPTION
         ("`voxbatch report --export FILE` writes one", "`voxbatch report --export FILE` writes one"),
         ("--model ./model", 'model="./model"'),
         ("it is --", "it is --"),
+        (
+            "'talk --model b.mp3' is no file; take --model small;",
+            "'talk --model b.mp3' is no file; take model=\"small\";",
+        ),
+        ('"talk --model b.mp3" is no file', '"talk --model b.mp3" is no file'),
+        (r"'it\'s --model b' is no file", r"'it\'s --model b' is no file"),
+        (
+            "the item's --model small and the run's --model tiny",
+            'the item\'s model="small" and the run\'s model="tiny"',
+        ),
+        ("ffmpeg takes --overshoot 3; give --limit 3", "ffmpeg takes --overshoot 3; give limit=3"),
     ],
 )
 def test_options_become_keyword_arguments(text: str, expected: str) -> None:
     """An option with its value is a keyword argument; a command that the text names stays a command."""
     assert in_python(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: vb.transcribe("a --model b.mp3"), "a --model b.mp3: it does not exist"),
+        (lambda: vb.run("my --model x"), "my --model x: does not exist"),
+        (lambda: vb.run(["a.mp3", "my --model x"]), "my --model x"),
+        (lambda: list(vb.read_results("a --formats srt")), "a --formats srt: there is no run here"),
+        (lambda: vb.Transcriber(model="x --quality best"), 'model="x --quality best": there is no such folder'),
+    ],
+)
+def test_the_words_of_the_user_stay(
+    call: Callable[[], object], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path or a value that looks like an option is quoted as it is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.mp3").touch()
+    with pytest.raises(vb.VoxbatchError, match=re.escape(place)):
+        call()
 
 
 WORDS = sorted({word.removeprefix("--") for word in (*HINTS[OPTION], *HINTS[KEYWORD]) if not re.match("-[a-z]$", word)})

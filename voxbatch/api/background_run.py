@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -147,7 +147,7 @@ class BackgroundRun:
 
     def _run(self) -> None:
         try:
-            with python_words():
+            with python_words(*(getattr(self._config, entry.name) for entry in fields(self._config))):
                 result = runner.run(
                     self._config, python_log(), self._take_progress, self._stop, estimate_durations=True
                 )
@@ -173,7 +173,6 @@ class BackgroundRun:
         return ResultReader(store, run)
 
 
-@python_words()
 def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mapping[str, object]) -> Config:
     """Return the config of a run.
 
@@ -189,7 +188,8 @@ def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mappi
         raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
     place = names[0] if len(names) == 1 else tuple(names)
     settings = run_options(options, RunKeywords)
-    return Config.of(settings, place, own_out(place, settings.stores) if out is None else os.path.expanduser(out))
+    with python_words(names, out):
+        return Config.of(settings, place, own_out(place, settings.stores) if out is None else os.path.expanduser(out))
 
 
 def start(source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]) -> BackgroundRun:

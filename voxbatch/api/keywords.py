@@ -30,7 +30,6 @@ _WORDS: dict[type, str] = {
 """Types of values that are checked here, in words."""
 
 
-@python_words()
 def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     """Return the options of a run that keyword arguments make. The settings of a profile rank below the arguments.
 
@@ -40,6 +39,11 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or is out of range.
     """
+    with python_words(keywords):
+        return _run_options(keywords, types)
+
+
+def _run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     of_stores = settings_of(StoreOptions)
     declared = {**settings_of(RunOptions), **of_stores, **settings_of(ModelChoice)}
     allowed = declared.keys() & types.__annotations__.keys()
