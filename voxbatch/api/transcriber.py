@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 from voxbatch import engines, errors
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
-from voxbatch.api.keywords import run_options
+from voxbatch.api.keywords import run_options, with_keywords
 from voxbatch.api.python_log import python_log
 from voxbatch.api.python_words import python_words
 from voxbatch.api.recording_file import Audio, path_failure, recording_place
@@ -48,6 +48,7 @@ class Transcriber:
     recordings use `run` or `start`, which decode and transcribe several at a time.
     """
 
+    @with_keywords(TranscribeKeywords)
     def __init__(self, **options: Unpack[TranscribeKeywords]):
         """Choose the engine and check the options. No model is loaded yet.
 
