@@ -205,7 +205,7 @@ class RunOptions:
         (), needs="channels", use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
         help="Names of the speakers of the channels, e.g. agent,customer. Default: Speaker 1, Speaker 2.",
     )  # fmt: skip
-    speakers: str | None = setting(
+    speakers: str | int | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="[N|MIN-MAX]",
         help="Tell the speakers apart: N, MIN to MAX, or any number (auto).",
     )  # fmt: skip

@@ -110,3 +110,10 @@ def test_a_wrong_value_names_the_keyword(options: dict[str, object], message: st
     """A message about a wrong value names the keyword argument, as Python spells it."""
     with pytest.raises(vb.ConfigError, match=f"^{re.escape(message)}"):
         run_options(options, TranscribeKeywords)
+
+
+def test_a_number_of_speakers_may_be_a_number() -> None:
+    """`speakers=2` is `speakers="2"`."""
+    assert run_options({"speakers": 2}, TranscribeKeywords) == run_options({"speakers": "2"}, TranscribeKeywords)
+    with pytest.raises(vb.ConfigError, match=r"^speakers=0: the number must be at least 1"):
+        run_options({"speakers": 0}, TranscribeKeywords)

@@ -34,7 +34,7 @@ class TranscribeKeywords(StoreKeywords, total=False):
     audio_stream: str | int | None
     channels: str | None
     channel_names: str | Collection[str]
-    speakers: str | None
+    speakers: str | int | None
     speaker_model: str | None
     speaker_names: str | None
     max_hours: float
