@@ -130,7 +130,10 @@ _TABLE = {
         "num-threads": "With faster-whisper: --engine-option threads=4",
         "dry-run stdout mux burn shard shards tasks": "Only the command has this: voxbatch run --help-all",
     },
-    FORMAT: {"karaoke": "Words as they are spoken are given by --formats vtt-words"},
+    FORMAT: {
+        "karaoke": "Words as they are spoken are given by --formats vtt-words",
+        "parquet csv": "A table of all items is written after the run: voxbatch report OUT --export items.parquet",
+    },
 }
 HINTS = {
     kind: {word: answer for words, answer in rows.items() for word in words.split()} for kind, rows in _TABLE.items()
