@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.model import REALTIME
 from voxbatch.vllm.engine.settings import VllmSettings
 
+STORES = "Stores"
+"""The group of options that almost all commands have."""
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 84
 EXPLAINED = ("run", "ask")
@@ -37,9 +39,19 @@ BEGINNING = """\
 
 `voxbatch COMMAND --help` says more about a command. Each option is also an environment variable: `--model` is
 `VOXBATCH_MODEL`. A flag comes before its variable, then files for vLLM, `--profile` and the default.
+
+All commands take the options of [Stores](#voxbatch-run), except {without}.
 """
 SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for tests")
 """Words of the engine options that people leave to an option of a command, and that the page leaves out."""
+ENGINES: tuple[tuple[str, Mapping[str, Setting], Mapping[str, object]], ...] = (
+    ("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
+    ("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
+    ("transducers", settings_of(TransducerOptions), asdict(TransducerOptions())),
+    ("onnx-asr", settings_of(onnx_asr.OnnxAsrOptions), asdict(onnx_asr.OnnxAsrOptions())),
+    ("hibari", settings_of(hibari.HibariOptions), asdict(hibari.HibariOptions())),
+)
+"""Name, options and defaults of each engine."""
 SHARED = "Options of several commands"
 """Title of the section of the options that commands share without `run`."""
 
@@ -49,21 +61,15 @@ def reference() -> str:
     names = cli.list_commands(click.Context(cli))
     rows = [(f"[`{name}`](#voxbatch-{name})", cli.commands[name].get_short_help_str(WIDTH)) for name in names]
     shared = _shared(names)
-    engines = [
-        _engine("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
-        _engine("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
-        _engine("transducers", settings_of(TransducerOptions), asdict(TransducerOptions())),
-        _engine("onnx-asr", settings_of(onnx_asr.OnnxAsrOptions), asdict(onnx_asr.OnnxAsrOptions())),
-        _engine("hibari", settings_of(hibari.HibariOptions), asdict(hibari.HibariOptions())),
-    ]
+    options = [row for engine, declared, defaults in ENGINES for row in _engine(engine, declared, defaults)]
     return "\n".join([
-        BEGINNING,
+        BEGINNING.format(without=", ".join(f"`{name}`" for name in names if not _groups(cli.commands[name])[STORES])),
         _table(("command", "what it does"), rows),
         *(_section(name, shared) for name in names),
         f"## {SHARED}\n\n{_list(shared)}",
         "## Engine options\n",
         "For `--engine-option NAME=VALUE`; those that options above set are left out. vLLM with ctx512-batch.\n",
-        *engines,
+        _folded(f"All {len(options)} options", _table(("option", "engine", "meaning"), options)),
     ])  # fmt: skip
 
 
@@ -82,7 +88,7 @@ def _section(name: str, shared: list[Record]) -> str:
     for other in EXPLAINED[: EXPLAINED.index(name)] if name in EXPLAINED else EXPLAINED:
         flags = []
         for title, known in _groups(cli.commands[other]).items():
-            flags += _names(title, known, groups[title])
+            flags += [] if title == STORES and groups[title] == known else _names(title, known, groups[title])
             groups[title] = [record for record in groups[title] if record not in known]
         if flags:
             others.append(f"As for [`{other}`](#voxbatch-{other}): {', '.join(flags)}.\n")
@@ -156,16 +162,14 @@ def _text(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;").replace("*", r"\*")
 
 
-def _engine(engine: str, settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
-    """Return the folded list of an engine's options."""
-    records = []
+def _engine(engine: str, settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each option of an engine: its name and default, the engine, and its meaning."""
     for name, declared in settings.items():
         if SET_BY_ANOTHER.search(declared.help):
             continue
         default = defaults[name]
         text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
-        records.append((f"{name}={text}", declared.help))
-    return _folded(f"Options of {engine}: {len(records)}", _list(records))
+        yield f"`{name}={text}`", engine, _text(declared.help)
 
 
 if __name__ == "__main__":

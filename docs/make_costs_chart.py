@@ -18,7 +18,7 @@ MODELS = ("Voxtral Realtime", "Parakeet")
 """Models of the chart. The tables of the page have the others."""
 TOP, ROW = 78.0, 29.0
 """Top of the first bar, and the distance between two."""
-DECADE = 158.0
+DECADE = 150.0
 """Length of a bar for 10 USD. The scale is logarithmic: 100 USD have two of it."""
 
 
@@ -34,7 +34,7 @@ def chart() -> str:
     theirs = [(entry.service, HOURS * entry.usd_per_hour, "fill-faint") for entry in prices.services()]
     bars = sorted([*ours, *theirs], key=lambda bar: -bar[1])
     title = f"USD for {HOURS:,} hours of audio, starts included"
-    drawn = [svg.text(10, 24, title, "bold")]
+    drawn = [svg.text(10, 24, title, "bold"), svg.text(630, 24, "logarithmic", "fill-quiet", "end")]
     drawn += [svg.box(10, 44, 18, 18, "fill-faint", 3), svg.text(36, 59, "services")]
     drawn += [svg.box(136, 44, 18, 18, "fill-soft", 3), svg.text(162, 59, "voxbatch: modelled, or made-up weights")]
     for number, (name, usd, classes) in enumerate(bars):

@@ -1,5 +1,5 @@
 """Draw the terminals in docs/images/, and write the first one's lines into docs/quickstart.md: real commands over the
-outputs of the demo, run in a real terminal.
+outputs of the demo, run in a real terminal. That of a deployment looks at a server with the API of Cloud Run.
 
     .venv/bin/python docs/make_terminals.py
 
@@ -10,6 +10,7 @@ word error rate is that of this run: 8-bit arithmetic rounds differently on othe
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -23,6 +24,8 @@ from pathlib import Path
 import svg
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests" / "support"))
+
 IMAGES = ROOT / "docs" / "images"
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 OUT = "demo.voxbatch"
@@ -77,6 +80,12 @@ TERMINALS = (
         "redact",
         f"voxbatch redact {OUT} -o shared --keep file_name",
         "copies of nine transcripts, in which two addresses and four names are replaced",
+    ),
+    Terminal(
+        "deployment",
+        "voxbatch deployment --target cloudrun",
+        "what runs, what failed, what waits, and the price of the machines",
+        columns=74,
     ),
     Terminal("doctor", "voxbatch doctor", "what is installed, and the model to take", 10, 4, columns=74),
 )
@@ -217,7 +226,10 @@ def quickstart(page: str, shown: str) -> str:
 
 def main() -> None:
     """Run the commands and write the pictures."""
-    with tempfile.TemporaryDirectory() as folder:
+    from deployments import deployed
+
+    with tempfile.TemporaryDirectory() as folder, deployed(Path(folder)) as (_, variables):
+        os.environ.update(variables)
         shell = Shell(Path(folder))
         shown = shell.run(demo())
         title = "five transcripts, then the word error rate, the speed and the output files"

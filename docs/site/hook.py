@@ -87,7 +87,14 @@ class _Marks(Treeprocessor):
 
 
 def mark_table(table: Element) -> None:
-    """Name the column in each cell, and mark columns of short cells and a table that is too wide for a phone."""
+    """Name the column in each cell, and mark columns of short cells and a table that is too wide for a phone.
+
+    A row whose first cell is empty continues the row above, so its first cell gets the name of that row.
+    """
+    name = ""
+    for row in table.iterfind("tbody/tr"):
+        name = "".join(row[0].itertext()) or name
+        row[0].set("data-row", name)
     width = 0.0
     for column in zip(*table.iter("tr"), strict=True):
         title, *texts = ["".join(cell.itertext()) for cell in column]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from voxbatch.cli import cli
 from voxbatch.cli.options import parsed_run_options
 from voxbatch.cli.run_command import run
 from voxbatch.config import Config
+from voxbatch.formats import DEFAULT_LIMITS
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.checkpoint import Checkpoint
@@ -602,6 +603,22 @@ def test_the_head_has_the_command_of_the_run(arguments: str) -> None:
     assert shown[:2] == ["voxbatch", "run"]
     assert sorted(shown[2:]) == sorted(given)
     assert config(shown[2:]) == config(given)
+
+
+def test_the_head_leaves_out_what_a_run_took_without_being_told() -> None:
+    """The limits of subtitles that a first run takes by itself are no options of its command."""
+    config = {"source": ["a.wav"], "out": "out", **asdict(DEFAULT_LIMITS), "beside": False}
+    assert command_of(config) == "voxbatch run a.wav -o out"
+    assert command_of({**config, "max_line": 32, "beside": True}) == "voxbatch run a.wav -o out --beside --max-line 32"
+
+
+def test_one_item_has_no_charts_of_one_bar(tmp_path: Path) -> None:
+    """A chart that would repeat a headline figure is left out, and one item is not called items."""
+    write_report(store_with(tmp_path / "out", [plain(0, errors=2)]), str(tmp_path / "report.html"))
+    content = (tmp_path / "report.html").read_text()
+    assert "<h3>WER by duration" not in content
+    assert "<h3>Error rates of items" not in content
+    assert "All 1 item." in content
 
 
 def test_confusions_by_hand() -> None:

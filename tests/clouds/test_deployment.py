@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import boto3
-import discovery
+import deployments
 import pytest
-import servers
 from botocore import xform_name
 from click.testing import CliRunner
-from clouds import Call, Endpoint, ServiceModel, google_refusal, google_reply
+from clouds import Call, Endpoint, ServiceModel, google_reply
+from deployments import NOW, TASKS, Deployed, ago
 from servers import Reply
 from web_server import served
 
@@ -24,117 +21,14 @@ from voxbatch.cli import cli
 from voxbatch.clouds.deployment import cloudrun, lines, sagemaker
 from voxbatch.clouds.submit import CloudRun
 
-PARENT = "projects/p/locations/europe-west1"
-NOW = time.time()
-"""Time of all that was deployed. A test that counts seconds looks from it: the tests before may have taken minutes."""
-GPU, CPU = {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}, {"cpu": "2", "memory": "4Gi"}
-
-
-def ago(hours: float) -> str:
-    return datetime.fromtimestamp(NOW - hours * 3600, UTC).isoformat().replace("+00:00", "Z")
-
-
-def execution(job: str, name: str, begun_h: float, ended_h: float | None, limits: Any, **counts: int) -> dict[str, Any]:
-    """Return an execution that was asked for and ended so many hours ago."""
-    ended = {} if ended_h is None else {"completionTime": ago(ended_h)}
-    template = {"containers": [{"image": "i", "resources": {"limits": limits}}]}
-    return {
-        "name": f"{PARENT}/jobs/{job}/executions/{name}", "job": job, "createTime": ago(begun_h), "template": template,
-        **ended, **counts,
-    }  # fmt: skip
-
-
-EXECUTIONS = {
-    "voxbatch": [
-        execution("voxbatch", "voxbatch-c", 1, None, GPU, taskCount=2, runningCount=1, succeededCount=1),
-        execution("voxbatch", "voxbatch-b", 7, 5, GPU, taskCount=1, failedCount=1),
-        execution("voxbatch", "voxbatch-a", 30, 26, GPU, taskCount=1, succeededCount=1),
-    ],
-    "voxbatch-dispatch": [execution("voxbatch-dispatch", "d", 2, 1.5, CPU, taskCount=1, succeededCount=1)],
-}
-EXECUTIONS["voxbatch"][1]["conditions"] = [{"type": "Completed", "message": "Task voxbatch-b-task0 failed:\n 1"}]
-TASKS: dict[str, list[tuple[float, float | None]]] = {
-    "voxbatch-c": [(0.9, 0.4), (0.9, None)],
-    "voxbatch-b": [(7, 5)],
-    "d": [(2, 1.5)],
-}
-"""Hours ago in which each task started and ended."""
-
-
-class Deployed:
-    """The APIs of Cloud Run and Cloud Monitoring, with a deployment."""
-
-    def __init__(self) -> None:
-        self.apis = [discovery.api("run.v2"), discovery.api("monitoring.v3")]
-        self.jobs = [*EXECUTIONS, "other"]
-        self.refused = 0
-        self.endpoint = Endpoint(self.answer)
-
-    def answer(self, call: Call, raw: bytes) -> Reply:
-        path = urlsplit(call.path).path
-        api = self.apis[path.startswith("/v3/")]
-        self.endpoint.wrong += api.faults_of_request(call.method, call.path, raw)
-        if path.startswith("/v3/"):
-            if self.refused:
-                return google_refusal(self.refused, "denied")
-            return self.reply("ListTimeSeriesResponse", self.series(dict(parse_qsl(urlsplit(call.path).query))))
-        *_, kind = path.split("/")
-        place = path.removeprefix("/v2/").rpartition("/")[0]
-        if kind == "jobs":
-            jobs = [{"name": f"{PARENT}/jobs/{job}"} for job in self.jobs]
-            return self.reply("GoogleCloudRunV2ListJobsResponse", {"jobs": jobs})
-        if kind == "workerPools":
-            template = {"containers": [{"image": "i", "resources": {"limits": GPU}}]}
-            scaling = {"manualInstanceCount": 1}
-            pool = {"name": f"{PARENT}/workerPools/voxbatch-listen", "template": template, "scaling": scaling}
-            return self.reply("GoogleCloudRunV2ListWorkerPoolsResponse", {"workerPools": [pool] if self.jobs else []})
-        if kind == "executions":
-            executions = EXECUTIONS[place.rpartition("/")[2]]
-            return self.reply("GoogleCloudRunV2ListExecutionsResponse", {"executions": executions})
-        assert kind == "tasks"
-        tasks = [
-            {"name": f"{place}/tasks/{i}", "startTime": ago(started)}
-            | ({"completionTime": ago(ended)} if ended else {})
-            for i, (started, ended) in enumerate(TASKS[place.rpartition("/")[2]])
-        ]
-        return self.reply("GoogleCloudRunV2ListTasksResponse", {"tasks": tasks})
-
-    def series(self, query: dict[str, str]) -> dict[str, Any]:
-        """Return two subscriptions, each with two samples, the latest first, as Monitoring sends them."""
-        assert 'starts_with("voxbatch")' in query["filter"]
-        is_age = "oldest_unacked_message_age" in query["filter"]
-        latest = {"voxbatch-uploads": 720 if is_age else 3, "voxbatch-dead": 0}
-        return {
-            "timeSeries": [
-                {
-                    "resource": {"type": "pubsub_subscription", "labels": {"subscription_id": name}},
-                    "points": [{"value": {"int64Value": str(number)}} for number in (value, 99)],
-                }
-                for name, value in latest.items()
-            ]
-        }
-
-    def reply(self, schema: str, body: Any) -> Reply:
-        faults = [
-            fault for api in self.apis if schema in api._schemas for fault in api.faults(body, schema, sent=False)
-        ]
-        assert not faults
-        return google_reply(body)
-
 
 @pytest.fixture
 def deployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Deployed]:
-    """Serve the APIs with a service account key, and assert that all requests are valid."""
-    apis = Deployed()
-    with served(apis.endpoint):
-        (tmp_path / "key.json").write_text(json.dumps(servers.account(f"{apis.endpoint.url}/token")))
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
-        for name in ("RUN", "MONITORING"):
-            monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}", f"{apis.endpoint.url}/")
-        monkeypatch.setenv("CLOUDSDK_RUN_REGION", "europe-west1")
-        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
+    """Lead the command to a deployment, and assert that all requests are valid."""
+    with deployments.deployed(tmp_path) as (apis, variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         yield apis
-    assert not apis.endpoint.wrong
 
 
 def screen(*arguments: str) -> list[str]:
@@ -150,11 +44,11 @@ def test_cloud_run(deployed: Deployed) -> None:
     """
     state = cloudrun.read(CloudRun(), NOW - 24 * 3600, NOW)
     assert list(lines(state)) == [
-        f"Cloud Run, project p, europe-west1, {ago(0)[:10]} {ago(0)[11:16]} UTC, the last 24 hours",
+        f"Cloud Run, project my-project, europe-west1, {ago(0)[:10]} {ago(0)[11:16]} UTC, the last 24 hours",
         "running  voxbatch-c, for 1:00:00, 1 of 2 tasks done",
         "job      voxbatch: 2 executions (1 failed, 1 running)",
         "job      voxbatch-dispatch: 1 execution (1 succeeded)",
-        f"failed   voxbatch-b, {ago(5)[:10]} {ago(5)[11:16]} UTC: Task voxbatch-b-task0 failed: 1",
+        f"failed   voxbatch-b, {ago(5)[:10]} {ago(5)[11:16]} UTC: Task voxbatch-b-task0 failed with exit code 1",
         "queue    voxbatch-dead: 0 messages",
         "queue    voxbatch-uploads: 3 messages, the oldest for 12:00",
         "worker   voxbatch-listen: 1 instance, always on, 31.34 USD a day",

@@ -18,6 +18,7 @@ from decoded_samples import decoded
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.structure import ogg_pages
+from voxbatch.audio.vorbis import samples_before_zero
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import Stores
@@ -247,6 +248,34 @@ def test_zeros_in_uncompressed_audio_are_told(source: Path) -> None:
     samples[5 * SAMPLING_RATE : 8 * SAMPLING_RATE] = 0
     soundfile.write(source, samples, SAMPLING_RATE, subtype="PCM_16")
     assert decoded(source)[1] == ["every sample from 5.00 to 8.00 s is the same: audio may be lost there"]
+
+
+def test_vorbis_cut_without_encoding_keeps_its_times_and_its_end(source: Path) -> None:
+    """A Vorbis file that `ffmpeg -c copy` cut within a page gives the samples from the cut to the end."""
+    begin = 20.05
+    whole, cut = convert(source, "a.ogg", "-c:a", "libvorbis"), source.with_name("cut.ogg")
+    subprocess.run([executable(), "-loglevel", "error", "-ss", f"{begin}", "-i", whole, "-c", "copy", cut], check=True)
+    early = {}
+    for path in (whole, cut):
+        with closing(Stores().recording(str(path))) as recording:
+            early[path] = samples_before_zero(recording)
+    assert early[whole] == 0
+    assert early[cut] > SAMPLING_RATE // 4
+    expected = decoded(whole, offset=begin)[0]
+    samples, warnings = decoded(cut)
+    assert warnings == []
+    assert len(samples) == len(expected) == round((SECONDS - begin) * SAMPLING_RATE)
+    assert np.allclose(samples, expected, atol=1e-3)
+    assert np.allclose(decoded(cut, offset=1.0)[0], samples[SAMPLING_RATE:], atol=1e-3)
+
+
+def test_caf_with_alac_keeps_its_end(source: Path) -> None:
+    """ALAC in CAF, whose last packet is rarely full, gives all samples that were written."""
+    num_samples = 40 * 4096 + 2100
+    soundfile.write(source, tones()[:num_samples], SAMPLING_RATE, subtype="PCM_16")
+    samples, warnings = decoded(convert(source, "a.caf", "-c:a", "alac"))
+    assert warnings == []
+    assert np.array_equal(samples, decoded(source)[0])
 
 
 def test_state_of_ogg_pages(source: Path) -> None:

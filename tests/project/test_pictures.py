@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import make_run_picture
 import make_speech_pictures
 import pytest
 from conftest import environment
+from deployments import deployed
 from make_terminals import TERMINALS, Terminal, cut, demo, without_times
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +40,19 @@ def lines_of(picture: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the outputs of the demo, what its command printed, and a second run without a beam."""
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a folder with the outputs of the demo, what its command printed, and a second run without a beam.
+
+    Commands see a deployment.
+    """
     folder = tmp_path_factory.mktemp("demo")
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "printed.txt").write_text(printed(demo(), folder))
     printed("voxbatch run examples/manifest.jsonl -o greedy.voxbatch --engine-option beam_size=1", folder)
-    return folder
+    with deployed(folder) as (_, variables), pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield folder
 
 
 def printed(command: str, folder: Path, columns: int = 80) -> str:

@@ -194,6 +194,20 @@ def test_no_page_is_wider_than_a_phone(site: Path, page: Browser) -> None:
 
 
 @pytest.mark.slow
+def test_a_continued_row_is_named_on_a_phone(site: Path, page: Browser) -> None:
+    """A card of a row whose first cell is empty begins with the name of the row that it continues."""
+    page.open(site / "cloud-run.html", 390)
+    rows = (
+        "[...document.querySelectorAll('table[data-stacked] td:first-child')].filter((cell) => !cell.innerText)"
+        ".map((cell) => getComputedStyle(cell, '::before').content)"
+    )
+    names = page.evaluate(rows)
+    assert len(names) > 5
+    assert '"voxbatch-run (GPU tasks)"' in names
+    assert "none" not in names
+
+
+@pytest.mark.slow
 def test_a_command_is_copied_without_its_prompt_and_output(site: Path, page: Browser) -> None:
     """The copy button of a block of the console copies what is typed; that of another block copies all of it."""
     page.open(site / "quickstart.html")

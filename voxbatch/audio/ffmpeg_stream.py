@@ -101,6 +101,8 @@ def command(
         executable(), "-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info", "-threads", "1",
         "-protocol_whitelist", "file,pipe", "-format_whitelist", FORMATS, "-err_detect", "crccheck",
         *raw, *(["-f", "wav", "-ignore_length", "1"] if has_stale_header else []),
+        # ffmpeg 9 cuts the empty rest of the last packet of ALAC in CAF twice, and with it up to 2047 samples of audio.
+        *(["-flags2", "skip_manual"] if head.startswith(b"caff") and head[28:32] == b"alac" else []),
         *(["-ss", f"{begin:.6f}"] if begin else []),
         "-i", f"file:/dev/fd/{recording.fileno()}",
         # Filters that fill gaps in the timestamps forget their state when the rate or the channels change.

@@ -182,13 +182,13 @@ def _compared(size: int, start: int, claimed: int | None, end: int) -> AudioByte
     return AudioBytes(start, claimed, present, unexplained)
 
 
-_OGG_PAGE = struct.Struct("<4sBBqIIIB")  # capture, version, flags, granule, serial, sequence, checksum, segments
+OGG_PAGE = struct.Struct("<4sBBqIIIB")  # capture, version, flags, granule, serial, sequence, checksum, segments
 _OGG_CHECKSUM = slice(22, 26)
 _OGG_FIRST_PAGE = 0x02
 OGG_GAP_FACTOR = 3
 """Factor above the longest page so far from which the time between two pages counts as a gap. ffmpeg then decodes the
 file, which changes nothing if there is none."""
-_MAX_OGG_HEADER = _OGG_PAGE.size + 255
+_MAX_OGG_HEADER = OGG_PAGE.size + 255
 _MAX_OGG_PAGE = _MAX_OGG_HEADER + 255 * 255
 _READ_BYTES = 1 << 20
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -259,7 +259,7 @@ def _read_ogg_pages(recording: Recording) -> Iterator[tuple[int, int, int, int, 
             is_lost, at = True, start + next_page if next_page >= 0 else start + len(buffer) - 3
             continue
         page = buffer[offset : offset + length]
-        _, _, flags, time, serial, number, checksum, _ = _OGG_PAGE.unpack_from(page)
+        _, _, flags, time, serial, number, checksum, _ = OGG_PAGE.unpack_from(page)
         is_intact = not is_lost and checksum == _ogg_checksum(page)
         if is_intact or not is_lost:
             yield flags, serial, number, time, is_intact, at + length
@@ -268,10 +268,10 @@ def _read_ogg_pages(recording: Recording) -> Iterator[tuple[int, int, int, int, 
 
 def ogg_page_bytes(head: bytes) -> int | None:
     """Return the length of the Ogg page with these first bytes, of which 282 are enough; None if it is no page."""
-    if not head.startswith(b"OggS") or len(head) < _OGG_PAGE.size:
+    if not head.startswith(b"OggS") or len(head) < OGG_PAGE.size:
         return None
-    body = _OGG_PAGE.size + head[_OGG_PAGE.size - 1]
-    return body + sum(head[_OGG_PAGE.size : body])
+    body = OGG_PAGE.size + head[OGG_PAGE.size - 1]
+    return body + sum(head[OGG_PAGE.size : body])
 
 
 def _ogg_checksum(page: bytes) -> int:

@@ -24,6 +24,7 @@ from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
 from voxbatch.audio.structure import AudioBytes, audio_bytes, has_extensible_numbers, ogg_pages
+from voxbatch.audio.vorbis import samples_before_zero
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
@@ -211,6 +212,8 @@ def _misread(native: SoundFileStream, recording: Recording) -> str | None:
         return "a VOC file"
     if native.subtype == "OPUS" and native.rate < OPUS_RATE:
         return f"Opus that libsndfile decodes at {native.rate} Hz"
+    if native.subtype == "VORBIS" and samples_before_zero(recording):
+        return "Vorbis that begins before its time zero"
     return "Wave64 whose numbers libsndfile takes for integers" if has_extensible_numbers(recording) else None
 
 

@@ -27,6 +27,8 @@ from voxbatch.work import TRANSCRIBE
 
 QUALITIES = {"fast": 0.5, "balanced": 0.1, "best": 0.0}
 """Each quality, and the least speed of its model, as a share of that of the fastest model."""
+_CHOOSING = ("model", "cascade", "profile")
+"""Other settings that choose the model."""
 REAL_TIME = 1.5
 """Least speed of a model that is taken. A slower one may take longer than the recording, see CPU_ERROR."""
 CPU_ERROR = 0.4
@@ -131,7 +133,7 @@ def take_quality(quality: str, settings: dict[str, Any], given: Collection[str])
     Raises:
         ConfigError: another setting chooses the model, too, or no model can run here.
     """
-    if other := next((name for name in ("model", "cascade", "profile") if name in given), ""):
+    if other := next((name for name in _CHOOSING if name in given), ""):
         raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
     language, engine = settings.get("language"), settings.get("engine", AUTO)
     tag = primary_subtag(language_tag(language)) if language else None

@@ -13,7 +13,7 @@ import shlex
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from importlib import resources
 from itertools import takewhile
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from voxbatch.config import RunOptions
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.formats import DEFAULT_LIMITS
 from voxbatch.report import charts
 from voxbatch.report.figures import CONFIDENCE_CLASSES, Figures, PartSpeed, work_over_time
 from voxbatch.report.items import encode_texts, row_of, table_columns
 from voxbatch.report.selection import Selection
-from voxbatch.safe_text import escape_controls
+from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.units import RATES
 from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
@@ -168,6 +169,10 @@ def _common_folder(ids: Sequence[str]) -> str:
     return "".join(f"{name}/" for name, _ in takewhile(lambda pair: pair[0] == pair[1], folders))
 
 
+_TAKEN: Mapping[str, Any] = {**asdict(DEFAULT_LIMITS), "beside": False}
+"""What a first run takes for settings that a later one takes from it, and that have no default of their own."""
+
+
 def command_of(config: Mapping[str, Any]) -> str:
     """Return the command line of a run: its settings that differ from their defaults, wherever they came from. Return
     "" for a run that asks or speaks, whose questions or texts are more than options.
@@ -180,8 +185,9 @@ def command_of(config: Mapping[str, Any]) -> str:
         return ""
     words = ["voxbatch", "run", *([source] if isinstance(source, str) else source), "-o", config["out"]]
     for declared in (*settings_of(RunOptions).values(), *settings_of(StoreOptions).values()):
-        value = config.get(declared.name, declared.default)
-        if value in (declared.default, list(declared.default) if isinstance(declared.default, tuple) else None, None):
+        default = _TAKEN.get(declared.name, declared.default)
+        value = config.get(declared.name, default)
+        if value in (default, list(default) if isinstance(default, tuple) else None, None):
             continue
         if declared.name in ("formats", "channel_names"):
             words += [declared.flag, ",".join(value)]
@@ -198,7 +204,7 @@ def command_of(config: Mapping[str, Any]) -> str:
 
 def _options(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield the settings of a run that differ from their defaults, and its source, as options and values."""
-    defaults = {field.name: field.default for field in fields(RunOptions)}
+    defaults = {**{field.name: field.default for field in fields(RunOptions)}, **_TAKEN}
     for name, value in config.items():
         is_default = value == defaults.get(name, MISSING) or value in (None, "", [], {}, False)
         if name not in ("out", "report") and not (is_default or (name == "shards" and value == 1)):
@@ -217,9 +223,10 @@ class _Chart:
 
 
 def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
-    if figures.errors:
+    """Yield the charts. Those of the rates and confidences of one item would say no more than the headline."""
+    if figures.errors and figures.errors.rates.total() > 1:
         yield from _rate_charts(figures.errors)
-    if figures.with_confidence:
+    if figures.with_confidence > 1:
         classes_shown = range(min(figures.confidences), CONFIDENCE_CLASSES)
         counts = [figures.confidences.get(at, 0) for at in classes_shown]
         labels = [f"{at / CONFIDENCE_CLASSES:g}" for at in classes_shown]
@@ -308,5 +315,5 @@ def environment() -> Any:
         lstrip_blocks=True,
     )
     templates.filters |= {"percent": "{:.2%}".format, "count": "{:,}".format, "plain": escape_controls}
-    templates.filters["duration"] = _duration
+    templates.filters |= {"duration": _duration, "counted": counted}
     return templates
