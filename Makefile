@@ -145,7 +145,7 @@ $(BIN)/python:
 	exit 1
 
 $(RUN): requirements.lock pyproject.toml | $(BIN)/python
-	@echo "Installing what a run needs (about 260 MB to fetch) …"
+	@echo "Installing what a run needs (about 290 MB to fetch, 775 MB of disk) …"
 	@$(INSTALL) -r requirements.lock
 	@$(COMPILE)
 	@$(SELF)

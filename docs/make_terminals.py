@@ -66,7 +66,7 @@ STOPPED = f"voxbatch run {MANIFEST} -o out"
 STOP_AFTER_S = 6
 TERMINALS = (
     Terminal("status", f"voxbatch status {OUT}", "the items, the error rate and each shard of a run"),
-    Terminal("models", "voxbatch models", "the best models for this machine, and all models", 17, columns=74),
+    Terminal("models", "voxbatch models", "the best models for this machine, and the names of all", 15, 2, columns=79),
     Terminal("score", f"voxbatch score {OUT}", "the word error rate with its interval and errors"),
     Terminal(
         "compare",

@@ -66,7 +66,7 @@ _TABLE = {
         "--batch-recursive --recursive -r": "A folder is given as SOURCE and is read with all folders in it",
         "--skip --skip-existing --resume-from --continue": _RESUME,
         "--file --file-name --input --audio --audio-file -i": _SOURCE,
-        "--start --end --from --to --clip-timestamps -s -t": _PART,
+        "--start --end --from --to --clip-timestamps --ss --start-time --end-time -s -t": _PART,
         "--sample-rate --sampling-rate -a -c": _AUDIO,
         "--flash": "vLLM takes the fastest attention that the GPU has",
         "--num-workers": "Processes are given by --workers, decoders by --decoders",
@@ -75,6 +75,7 @@ _TABLE = {
         "--txt --text --print-text": "Texts are given by --formats txt",
         "--yes -y": "No question is asked",
         "--verbose --debug --print-progress --print-colors --loglevel": _LOG,
+        "--list --list-models": "`voxbatch models` lists the models",
         "--version": "The version is shown by voxbatch --version",
     },
     COMMAND: {
@@ -93,6 +94,10 @@ _TABLE = {
         "download pull": "The first run downloads its model; voxbatch models NAME explains one",
         "info check": "voxbatch doctor shows what is installed; voxbatch status OUT shows a run",
         "server": "voxbatch serve starts a server",
+        "update upgrade": "In its environment: pip install '.[cpu]' in a new checkout, or the new wheel",
+        "uninstall remove": "docs/quickstart.md says how to remove everything; the program: rm -r ~/voxbatch-env",
+        "config configure settings": "Each option is a variable, too, and a profile has several: voxbatch profiles",
+        "gui ui web": "The report of a run opens in a browser: OUT/report.html",
         "list": "voxbatch models lists the models; voxbatch status OUT shows a run",
     },
     # the arguments of NeMo's transcribe_speech.py, which Hydra reads
@@ -132,7 +137,11 @@ _TABLE = {
     },
     FORMAT: {
         "karaoke": "Words as they are spoken are given by --formats vtt-words",
-        "parquet csv": "A table of all items is written after the run: voxbatch report OUT --export items.parquet",
+        "parquet csv tsv": "A table of all items: voxbatch report OUT --export items.csv, or items.parquet",
+        "jsonl": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
+        "all": "The formats are named: --formats srt,vtt,txt,json",
+        "dfxp imsc": "Timed text is given by --formats ttml",
+        "ssa": "SubStation subtitles are given by --formats ass",
     },
 }
 HINTS = {

@@ -112,6 +112,8 @@ def unknown_language(lang: str) -> str | None:
     primary = primary_subtag(lang)
     if primary in ISO_639_1 or (len(primary) == 3 and primary.isascii() and primary.isalpha()):
         return None
+    if lang.strip().casefold() in ("auto", "detect"):
+        return "no known language; leave it out, and a multilingual model hears the language"
     close = difflib.get_close_matches(lang.strip().casefold(), _CODE_OF, n=1, cutoff=_SUGGESTION_CUTOFF)
     hint = f"did you mean {close[0]} ({_CODE_OF[close[0]]})?" if close else "give a code such as en, or a name"
     return f"no known language; {hint}"

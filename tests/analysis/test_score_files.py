@@ -396,6 +396,25 @@ def test_bad_files_are_refused_with_line_and_remedy(tmp_path: Path, case: str) -
     assert reason in str(error.value)
 
 
+def test_folders_tell_texts_of_one_name_apart(tmp_path: Path) -> None:
+    """Of several references of one name, the one counts that lies in folders of the same names as the hypothesis."""
+    for name in ("mon/a", "tue/a", "tue/deep/er/a", "b"):
+        path = tmp_path / "refs" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"of {name}")
+    rows = [
+        {"id": "a", "audio_filepath": "/data/tue/a.wav", "pred_text": "of tue/a"},
+        {"audio_filepath": "calls/mon/a.mp3", "pred_text": "of mon/a"},
+        {"audio_filepath": "tue/deep/er/a.wav", "pred_text": "of tue/deep/er/a"},
+        {"audio_filepath": "wed/b.wav", "pred_text": "of b"},
+    ]
+    (tmp_path / "h.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = score(tmp_path / "h.jsonl", tmp_path / "refs")
+    assert found.corpus.wer == 0
+    assert found.matching is not None
+    assert (found.matching.by_id, found.matching.by_name) == (3, 1)
+
+
 def test_names_that_fit_several_texts_are_refused(tmp_path: Path) -> None:
     """A name alone must fit one reference and one hypothesis."""
     (tmp_path / "h.jsonl").write_text('{"id": "a", "pred_text": "x"}\n')

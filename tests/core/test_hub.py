@@ -112,12 +112,17 @@ def test_short_names_are_those_of_faster_whisper() -> None:
 
 
 def test_models_lists_what_is_here(voxbatch: Voxbatch, base_model: Path, tmp_path: Path) -> None:
-    """`models` shows which models are bundled, cached or absent, in 80 columns; with a name, it explains one."""
+    """`models --all` shows which models are bundled, cached or absent, in 80 columns; with a name, it explains one.
+    Without --all it fits a screen: the best models for this machine, and the names of all others."""
     env = {"HF_HUB_CACHE": str(tmp_path / "hub")}
     snapshot = tmp_path / "hub" / "models--Systran--faster-whisper-base" / "snapshots" / COMMIT
     snapshot.parent.mkdir(parents=True)
     snapshot.symlink_to(base_model)
-    shown = voxbatch("models", env=env).stdout.splitlines()
+    short, shown = (voxbatch("models", *option, env=env).stdout.splitlines() for option in ((), ("--all",)))
+    assert len(short) < 40
+    assert {"tiny.en", "large-v3-turbo", "Qwen/Qwen3-ASR-1.7B", "parakeet"} <= {*" ".join(short).split()}
+    assert short[-1] == "all, with error rates, memory, speed and licence: voxbatch models --all"
+    assert not [line for line in short if len(line) > 79 or "LANG " in line]
     places = {line.split()[0]: line.split()[-1] for line in shown if line.startswith("  ")}
     assert {name: places[name] for name in ("tiny.en", "base", "small", "large-v3-turbo")} == {
         "tiny.en": "bundled", "base": "cached", "small": "no", "large-v3-turbo": "no",

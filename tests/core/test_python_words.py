@@ -101,7 +101,7 @@ def test_a_misspelt_keyword_is_answered_with_the_nearest() -> None:
         ({"quality": "bset"}, "quality='bset': known are fast, balanced, best"),
         ({"quality": "best", "model": "small"}, "quality and model both choose the model; leave out one of them"),
         ({"language": "xx"}, 'language="xx": no known language; give a code such as en, or a name'),
-        ({"formats": "srt,parquet"}, 'formats="parquet": A table of all items is written '),
+        ({"formats": "srt,parquet"}, 'formats="parquet": A table of all items: voxbatch report '),
         ({"speakers": "two"}, "speakers='two': give a number, two numbers such as 2-4, or auto"),
         ({"max_hours": 0}, "max_hours is 0; it must be at least 0.001"),
         ({"channel_names": "a,b"}, 'channel_names needs channels="split" or channels="auto"'),

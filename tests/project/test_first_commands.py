@@ -4,6 +4,7 @@ The tables are documentation, too. The commands of a table run one after the oth
 
     talk.mp3, talk2.wav        two recordings
     recordings/                three recordings, and the references of two
+    My Talk.mp3                a recording whose name has a blank
     calls.jsonl                a manifest of three recordings, one of which is missing
     list.txt                   a list of two paths
 """
@@ -75,6 +76,11 @@ TABLES = {
         validate calls.jsonl              | 3 | stdout | calls.jsonl: 3 items, 1 of them cannot be transcribed
         validate nope.jsonl               | 2 | stderr | Error: nope.jsonl: does not exist
         validate recordings --check-audio | 0 | stdout | recordings: 3 items, all valid
+        run My Talk.mp3                   | 2 | stderr | Error: .*'My Talk.mp3' .* put it into quotes
+        run talk.mp3 My Talk.mp3 -q       | 2 | stderr | Error: .*'My Talk.mp3' .* put it into quotes
+        status My Talk.voxbatch           | 2 | stderr | Error: .*'My Talk.voxbatch' .* put it into quotes
+        run talk.mp3 -o My Out            | 2 | stderr | Error: .*'My Out' .* put it into quotes
+        run -o My nope.mp3                | 2 | stderr | Error: nope.mp3: does not exist
         $ touch empty.jsonl
         run empty.jsonl                   | 2 | stderr | Error: empty.jsonl: no items
     """,
@@ -99,6 +105,9 @@ TABLES = {
         run recordings -o recordings/out  | 0 | stdout | a.wav: w0 w1
         score recordings.voxbatch         | 0 | stdout | (?s) +WER .*all  0.00%
         merge recordings.voxbatch --formats json | 0 | stdout | a.wav: w0 w1
+        find recordings.voxbatch w0       | 0 | stdout | 4 items found
+        find recordings.voxbatch nobody   | 1 | stdout | not found; a \* at the end
+        find recordings.voxbatch no --json | 1 | stdout | \Z
         status recordings                 | 2 | stderr | Error: .*recordings: no run .* is in .*recordings.voxbatch
         $ mkdir empty
         run empty                         | 2 | stderr | Error: empty: holds no recordings
@@ -109,7 +118,14 @@ TABLES = {
         run talk.mp3 --formats srt vtt -o a    | 0 | stderr | (?s).*\nsrt .*\nvtt
         run talk.mp3 --formats .SRT,vtt -o b   | 0 | stderr | (?s).*\nsrt .*\nvtt
         run talk.mp3 --formats docx -o c       | 2 | stderr | Error: --formats docx: unknown; known are
+        run talk.mp3 --formats parquet -o c    | 2 | stderr | Error: .*parquet: A table .*report OUT --export items
+        run talk.mp3 --formats all -o c        | 2 | stderr | Error: .*all: .*--formats srt,vtt,txt,json
         run talk.mp3 --language english -o d   | 0 | stdout | w0 w1
+        run talk.mp3 --language auto           | 2 | stderr | Error: --language auto: .*leave it out, and a multilingual
+        run talk.mp3 talk.srt                  | 2 | stderr | Error: talk.srt does not exist, .*: -o OUT --formats srt
+        run youtube.com/watch?v=abc            | 2 | stderr | Error: .*; a web address begins with https://
+        run www.example.org/talk.mp3           | 2 | stderr | Error: .*; a web address begins with https://
+        uninstall                              | 2 | stderr | Error: No such command 'uninstall'. .*rm -r ~/voxbatch-env
         run talk.mp3 --language klingon -o e   | 2 | stderr | Error: --language klingon: no known language
         run a.mp3 --format srt | 2 | stderr | Error: No such option '--format'. Formats are given by --formats srt,vtt
         merge a --formats xyz                  | 2 | stderr | Error: --formats xyz: unknown; known are srt, vtt, vtt-w
@@ -122,7 +138,7 @@ TABLES = {
         submit gs://calls/m.jsonl --target cloudrun --dry-run --engine vllm | 1 | stderr | Error: cannot read gs://
         submit gs://calls/m.jsonl --target cloudrun --dry-run --tasks 2 | 0 | stdout | items +unknown, because SOURC
         submit talk.mp3 --target cloudrun      | 2 | stderr | Error: SOURCE talk.mp3 lies on this machine
-        run talk.mp3 --limit 99999999999999999999 | 2 | stderr | Error: limit is 9+; it must be at most 1,000,000
+        run talk.mp3 --limit 99999999999999999999 | 2 | stderr | Error: --limit is 9+; it must be at most 1,000,0
         run talk.mp3 -o out.txt                | 2 | stderr | Error: -o out.txt: OUT is a folder.* give -o out and --
         run talk.mp3 --beam-size 5             | 2 | stderr | Error: No such option.* --engine-option beam_size=5
         run talk.mp3 --task translate          | 2 | stderr | Error: --task translate: .* take a multilingual Whisper
@@ -148,6 +164,7 @@ TABLES = {
 }
 REAL = r"""
     run speech.ogg                        | 0 | stdout | .*platform
+    run speech.ogg --language de --dry-run | 2 | stderr | Error: --language de: model tiny.en knows only en; take
     run speech.ogg --model nonexistent    | 2 | stderr | Error: --model nonexistent: there is no such folder
 """
 
@@ -165,6 +182,8 @@ def folder(tmp_path: Path, recording: Recorder) -> Path:
     shutil.copy(SPEECH, tmp_path / "speech.ogg")
     names = ("talk.mp3", "talk2.wav", "gone.wav")
     (tmp_path / "calls.jsonl").write_text("".join(json.dumps({"audio_filepath": name}) + "\n" for name in names))
+    shutil.copy(tmp_path / "talk.mp3", tmp_path / "My Talk.mp3")
+    (tmp_path / "My Talk.voxbatch").mkdir()
     (tmp_path / "list.txt").write_text("talk.mp3\ntalk2.wav\n")
     return tmp_path
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -122,6 +123,24 @@ def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job, local: dict[str, b
     job.proxy.forget()
     assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
     assert not [request for request in job.proxy.log if request.verb == "get" and request.key.startswith("audio/")]
+
+
+def test_a_model_in_a_bucket_is_fetched_with_a_line_in_the_log(job: Job) -> None:
+    """A run and a dry run say how much of a model they fetch, and to which folder; the next run has it already."""
+    for name in ("config.json", "model.bin", "tokenizer.json"):
+        job.put(f"models/small/{name}", b"{}")
+    model = f"{job.root}/models/small"
+
+    def log(option: str, cache: str) -> str:
+        run = ("run", "m.jsonl", "-o", "out", "--engine", "faster-whisper", "--model", model, option)
+        variables, command = environment(XDG_CACHE_HOME=str(job.folder / cache)), [sys.executable, "-m", "voxbatch"]
+        done = subprocess.run([*command, *run], cwd=job.folder, env=variables, stderr=subprocess.PIPE, text=True)
+        return done.stderr
+
+    for option, cache in (("--dry-run", "a"), ("--limit=1", "b")):
+        fetching = f"fetching 3 of 3 files, 0.0 MB, from {model}/ to {job.folder}/{cache}/voxbatch/models/"
+        assert fetching in log(option, cache)
+        assert fetching not in log(option, cache)
 
 
 def test_other_commands_accept_addresses(job: Job, local: dict[str, bytes]) -> None:

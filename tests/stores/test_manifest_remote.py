@@ -152,10 +152,13 @@ def test_prefix_gives_the_manifest_of_a_folder(bucket: Bucket, tmp_path: Path, p
     assert of_prefix == of_folder == {".pcm": 1}
     with open_source(f"{bucket.uri}/{prefix}") as source:
         assert source.note.startswith("left out 1 file of other kinds (1 .pcm); ")
+        assert source.note.endswith("; references: 3 beside recordings, such as b.txt")
         assert source.base == f"{bucket.uri}/{prefix}"
         assert {item.audio for item in items(source)} == {f"{bucket.uri}/{prefix}{item.id}" for item in items(source)}
         assert survey(source).with_text == 3
         assert {item.id: item.text for item in items(source)}["b.FLAC"] == "café"
+    with open_source(f"{bucket.uri}/{prefix}b.FLAC") as source:
+        assert source.note == "references: 1 beside recordings, such as b.txt"
 
 
 @pytest.mark.parametrize("bucket", ["gs", "s3"], indirect=True)
@@ -323,7 +326,7 @@ def test_commands_accept_addresses_and_storage_options(bucket: Bucket, voxbatch:
         env |= {"VOXBATCH_S3_ENDPOINT_URL": env["AWS_ENDPOINT_URL"], "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
 
     done = voxbatch("manifest", f"{bucket.uri}/day/", env=env)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "references: 1 beside recordings, such as a.txt\n")
     assert done.stdout == '{"audio_filepath": "a.wav", "text": "ja"}\n{"audio_filepath": "b.flac"}\n'
     done = voxbatch("validate", f"{bucket.uri}/day/", "--include", "a.*", env=env)
     assert (done.returncode, done.stderr) == (0, "")

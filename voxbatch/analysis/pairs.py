@@ -1,37 +1,34 @@
 """Match the hypotheses of one file with the references of another, by id; or take both from the rows of one file.
 
 A hypothesis and a reference match if they have the same id or the same path of the recording. Those that are left match
-by name: the last part of the id or of the path, without the extension of a recording. Names are equal if Unicode says
-that they are the same text (NFC and NFD). Two files that are one text each match. Rows never match by position, except
-the lines of two files without ids (`lines`), which must have equally many. References are held in memory (about
-1.3 kB and their text each), hypotheses come as a stream.
+by the longest common end of their ids or paths, without the extension of a recording: by some folders and the name, or
+else by the name alone. Names are equal if Unicode says that they are the same text (NFC and NFD). Two files that are
+one text each match. Rows never match by position, except the lines of two files without ids (`lines`), which must have
+equally many. References are held in memory (about 1.3 kB and their text each), hypotheses come as a stream.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from voxbatch.analysis.matching import Matching
 from voxbatch.analysis.readers import Role, TextEntry, Texts, agreed_kinds, open_texts
 from voxbatch.analysis.readers.entry import SESSION_KEYS, SPEAKER_KEY, bad_line
 from voxbatch.analysis.text_kinds import LINES
 from voxbatch.errors import ManifestError
 from voxbatch.languages import DETECTED_LANGUAGE
-from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import quote
 from voxbatch.output.item_names import short_name
-from voxbatch.safe_text import counted
 from voxbatch.scoring.corpus import line_language
 from voxbatch.scoring.word_times import WordTimes
 from voxbatch.sources.references import canonical
 from voxbatch.storage import DEFAULT_STORES, Stores
 
-LISTED = 1000
-"""Most ids of unmatched texts that are kept for a list. All of them are counted."""
-EXAMPLES = 3
-"""Ids that a message shows."""
+_MOST_FOLDERS = 3
+"""Folders above a name by which texts of one name are told apart."""
 _AMBIGUOUS = -1
 _ROW_KEYS = (DETECTED_LANGUAGE, SPEAKER_KEY, *SESSION_KEYS)
 """Keys of the references' rows that a score needs."""
@@ -62,66 +59,6 @@ class Pair:
     def row(self) -> dict[str, Any]:
         """The values of both rows. Those of the reference come first where both have one."""
         return {**(self.hypothesis_entry.row if self.hypothesis_entry else {}), **self.reference_entry.row}
-
-
-@dataclass(slots=True)
-class Unmatched:
-    """Texts of one file that have no counterpart in the other."""
-
-    count: int = 0
-    ids: list[str] = field(default_factory=list)
-    """The first LISTED of them."""
-
-    def add(self, entry: TextEntry) -> None:
-        """Count an entry."""
-        self.count += 1
-        if len(self.ids) < LISTED:
-            self.ids.append(entry.id)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return {"count": self.count, "ids": self.ids}
-
-
-@dataclass(slots=True)
-class Matching:
-    """Counts of the texts of two files that were matched, complete once all pairs were yielded."""
-
-    by_id: int = 0
-    by_name: int = 0
-    by_line: int = 0
-    without_hypothesis: Unmatched = field(default_factory=Unmatched)
-    """References without a hypothesis. Their words count as deleted."""
-    without_reference: Unmatched = field(default_factory=Unmatched)
-    """Hypotheses without a reference. They are not scored."""
-    decoder: TextDecoder = field(default_factory=TextDecoder)
-    """Decoder of the texts, whose note says which files are not in UTF-8."""
-
-    def notes(self, hypotheses: str, references: str) -> Iterator[str]:
-        """Yield sentences for people about what did not match by id."""
-        if self.by_line:
-            yield f"{hypotheses} and {references} have no ids: line N of one was matched with line N of the other"
-        if self.by_name:
-            yield f"{counted(self.by_name, 'text')} matched by name alone, without folder and extension"
-        for unmatched, file, other_file, effect in (
-            (self.without_hypothesis, references, hypotheses, "; all of their words count as deleted"),
-            (self.without_reference, hypotheses, references, "; they are not scored"),
-        ):
-            if unmatched.count:
-                more = ", …" if unmatched.count > EXAMPLES else ""
-                ids = ", ".join(map(quote, unmatched.ids[:EXAMPLES])) + more
-                texts = counted(unmatched.count, "text")
-                yield f"Warning: no match in {other_file} for {texts} of {file}: {ids}{effect}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return {
-            "by_id": self.by_id,
-            "by_name": self.by_name,
-            "by_line": self.by_line,
-            "references_without_hypothesis": self.without_hypothesis.to_dict(),
-            "hypotheses_without_reference": self.without_reference.to_dict(),
-        }
 
 
 def read_pairs(
@@ -175,7 +112,7 @@ class _ReferenceFile:
         self.entries: list[TextEntry] = []
         self.name, self.kind = texts.name, texts.kind
         self._by_key: dict[str, int] = {}
-        self._by_name: dict[str, int] = {}
+        self._by_end: dict[str, int] = {}
         for entry in texts.entries(Role.REFERENCE):
             key = canonical(entry.id)
             if key in self._by_key:
@@ -187,9 +124,9 @@ class _ReferenceFile:
         for number, entry in enumerate(self.entries):
             if entry.path:
                 self._by_key.setdefault(canonical(entry.path), number)
-            for name in {match_name(entry.id), match_name(entry.path or entry.id)}:
-                if self._by_name.setdefault(name, number) != number:
-                    self._by_name[name] = _AMBIGUOUS
+            for end in {*_path_ends(entry.id), *_path_ends(entry.path or entry.id)}:
+                if self._by_end.setdefault(end, number) != number:
+                    self._by_end[end] = _AMBIGUOUS
         self.taken_by: list[TextEntry | None] = [None] * len(self.entries)
         """The hypothesis of each reference, without its text."""
 
@@ -219,12 +156,15 @@ class _ReferenceFile:
         for key in keys:
             if (number := self._by_key.get(key)) is not None:
                 return number, False
-        for key in keys:
-            if (number := self._by_name.get(match_name(key))) is not None:
+        ends = dict.fromkeys(end for key in keys for end in _path_ends(key))
+        for end in sorted(ends, key=lambda end: -end.count("/")):
+            if (number := self._by_end.get(end)) is not None:
+                is_name = "/" not in end
                 if number == _AMBIGUOUS:
-                    reason = f"id {quote(hypothesis.id)} fits several references of {self.name} by its name alone"
+                    what = "its name" if is_name else quote(end)
+                    reason = f"id {quote(hypothesis.id)} fits several references of {self.name} by {what} alone"
                     raise bad_line(texts.name, hypothesis.line, f"{reason}; give both the same `id`")
-                return number, True
+                return number, is_name
         return None
 
 
@@ -297,6 +237,15 @@ def _pairs(reference: TextEntry, hypothesis: TextEntry | None, language: str | N
 
 def _language(entry: TextEntry, language: str | None) -> str | None:
     return line_language({"lang": entry.lang, DETECTED_LANGUAGE: entry.row.get(DETECTED_LANGUAGE)}, language)
+
+
+def _path_ends(path: str) -> list[str]:
+    """Return the ends of a path or an id, without the extension: "/x/day/a.wav" → ["x/day/a", "day/a", "a"]."""
+    folders = [folder for folder in canonical(posixpath.dirname(path.rstrip("/"))).split("/") if folder]
+    ends = [match_name(path)]
+    for folder in reversed(folders[-_MOST_FOLDERS:]):
+        ends.insert(0, f"{folder}/{ends[0]}")
+    return ends
 
 
 def match_name(path: str) -> str:

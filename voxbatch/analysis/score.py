@@ -6,7 +6,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from voxbatch.analysis.pairs import Matching, read_pairs
+from voxbatch.analysis.matching import Matching
+from voxbatch.analysis.pairs import read_pairs
 from voxbatch.analysis.speakers import Sessions
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.errors import BadLine, ConfigError, ManifestError

@@ -24,6 +24,7 @@ from voxbatch.config import RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
 from voxbatch.engines.choice import choose
+from voxbatch.engines.model_files import downloads_logged
 from voxbatch.errors import ConfigError, UsageError
 from voxbatch.manifest import LineError, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
@@ -178,7 +179,8 @@ class Transcriber:
         options = self._options
         name = choose(options.engine, model=options.model, stores=options.stores).name
         engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
-        return self._engine_cache.get(name, options.model, engine_options, options.stores)
+        with downloads_logged(self._log):
+            return self._engine_cache.get(name, options.model, engine_options, options.stores)
 
     def _transcript(
         self, audio: Audio, sampling_rate: int | None, row: Mapping[str, Any], stop: Stop, on_text: OnText | None

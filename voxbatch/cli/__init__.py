@@ -22,6 +22,7 @@ import click
 from voxbatch import __version__
 from voxbatch.cli.commands import HELP_WIDTH, Commands
 from voxbatch.cli.options import LOG_FORMAT
+from voxbatch.cli.usage_errors import message_of, usage
 from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import in_job, write_exit_message
@@ -62,8 +63,6 @@ def main() -> NoReturn:
         click.echo(e.format_message(), err=True)
         sys.exit(e.exit_code)
     except click.ClickException as e:
-        from voxbatch.cli.usage_errors import message_of, usage
-
         _show(message_of(e), told, usage(e))
         sys.exit(e.exit_code)
     except click.Abort:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from voxbatch import parts
+from voxbatch.cli.usage_errors import name_with_blanks
 from voxbatch.config import FORMATS
 from voxbatch.hints import COMMAND, hint
 from voxbatch.settings import COMMON, GROUPS
@@ -97,6 +98,8 @@ class Commands(click.Group):
             ctx.fail(f"No such command {name!r}. To transcribe it: voxbatch run {name}")
         if name not in self.commands and (answer := hint(COMMAND, name)):
             ctx.fail(f"No such command {name!r}. {answer}")
+        if meant := name_with_blanks(args[1:]):
+            ctx.fail(f"{meant!r} has blanks, at which the shell divides it: put it into quotes")
         return super().resolve_command(ctx, args)
 
 

@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
-from itertools import groupby, islice
+from dataclasses import replace
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING
 
 import click
@@ -61,7 +63,7 @@ def find(out: str, as_json: bool, page: str | None, limit: int | None, stores: S
 
     Each TEXT is a phrase; a * at its end stands for the rest of a word. Upper and lower case and accents do not matter.
     The first search of an OUT makes an index of its texts in your cache folder; later ones read only what is new. The
-    run may still be in progress, and corrections count.
+    run may still be in progress, and corrections count. As with grep, exit code 1 means that nothing was found.
     """
     from voxbatch.analysis.find.search import Query, find_places
 
@@ -70,6 +72,8 @@ def find(out: str, as_json: bool, page: str | None, limit: int | None, stores: S
         raise ConfigError("--near takes two texts or more, without --any: voxbatch find OUT refund policy --near 5")
     with _index(out, stores) as database:
         matches = find_places(database, query)
+        first = list(islice(matches.places, 1))
+        matches = replace(matches, places=chain(first, matches.places))
         most = limit or (PAGE_PLACES if page else None if as_json else SHOWN_PLACES)
         if page:
             _write_page(matches, query, page, most or PAGE_PLACES, stores)
@@ -79,6 +83,8 @@ def find(out: str, as_json: bool, page: str | None, limit: int | None, stores: S
         else:
             for line in _lines(matches, query, most or SHOWN_PLACES):
                 click.echo(line)
+        if not first:
+            sys.exit(1)
 
 
 @contextlib.contextmanager

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, metavar="[NAME|LANG]")
 @click.option("--cpu", is_flag=True, help="Only models for a CPU.")
 @click.option("--fits", is_flag=True, help="Only models that an installed engine can run in this machine's memory.")
-def models(name: str | None, cpu: bool, fits: bool) -> None:
-    """Say which model is the best that this machine can do, and list the models with a short name or a profile; with
-    LANG, those that know a language (de, german). Or explain model NAME and how to get it.
+@click.option("--all", "is_full", is_flag=True, help="All models, with error rates, memory, speed and licence.")
+def models(name: str | None, cpu: bool, fits: bool, is_full: bool) -> None:
+    """Say which model is the best that this machine can do, and list the names of the models; with LANG, --cpu, --fits
+    or --all, with error rates, memory, speed and licence. LANG is a language that they know (de, german). Or explain
+    model NAME and how to get it.
 
     Other models work, too: --model of `run` takes any folder, and OWNER/NAME of the Hugging Face hub.
     """
@@ -37,7 +39,8 @@ def models(name: str | None, cpu: bool, fits: bool) -> None:
     if name is None or ((model := find(name)) is None and language in _languages()):
         shown = [model for model in KNOWN_MODELS if language is None or language in model.languages]
         shown = [model for model in shown if not (cpu and ENGINES[model.engine].uses_gpu)]
-        lines: Iterator[str] = chain(_recommendations(language), _table(shown, fits))
+        is_table = is_full or fits or cpu or language is not None
+        lines: Iterator[str] = chain(_recommendations(language), _table(shown, fits) if is_table else _names(shown))
     elif model is None:
         raise unknown_name(name)
     else:
@@ -72,21 +75,47 @@ def _recommendations(language: str | None) -> Iterator[str]:
     yield ""
 
 
-def _table(models: Sequence[KnownModel], fits: bool) -> Iterator[str]:
-    from voxbatch.engines import ENGINES, entry_points, install_command, quality
-    from voxbatch.engines.known_models import CLEAN, LEADERBOARD
-    from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
+def _by_engine(models: Sequence[KnownModel], fits: bool) -> Iterator[tuple[str, list[str], list[KnownModel]]]:
+    """Yield (engine, the lines about it, its models) of each engine that has some of the models."""
+    from voxbatch.engines import ENGINES, install_command, quality
 
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
         install = install_command(engine)
         rows = [model for model in models if model.engine == engine]
         if fits:
             rows = [model for model in rows if not install and quality.fits(model)]
-        if not rows:
-            continue
-        yield f"engine {engine}, {use}"
-        if install:
-            yield f"  not installed: {install}"
+        if rows:
+            yield engine, [f"engine {engine}, {use}", *([f"  not installed: {install}"] if install else [])], rows
+
+
+def _names(models: Sequence[KnownModel]) -> Iterator[str]:
+    for _, lines, rows in _by_engine(models, fits=False):
+        yield from lines
+        names = "  ".join(model.name for model in rows)
+        yield from textwrap.wrap(names, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    yield from _engines_of_packages()
+    yield ""
+    yield "one: voxbatch models NAME; those that know a language: voxbatch models LANG"
+    yield "all, with error rates, memory, speed and licence: voxbatch models --all"
+
+
+def _engines_of_packages() -> Iterator[str]:
+    from voxbatch.engines import entry_points
+
+    for name, registration in entry_points.installed():
+        if isinstance(registration, EngineError):
+            yield str(registration)
+        else:
+            yield f"engine {name}{registration.use and f', {registration.use}'}: of the package {registration.package}"
+
+
+def _table(models: Sequence[KnownModel], fits: bool) -> Iterator[str]:
+    from voxbatch.engines import ENGINES, quality
+    from voxbatch.engines.known_models import CLEAN, LEADERBOARD
+    from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
+
+    for engine, lines, rows in _by_engine(models, fits):
+        yield from lines
         row = _gpu_row if ENGINES[engine].uses_gpu else _cpu_row
         yield row("MODEL", "LANG", "WER", "CLEAN", "MEMORY", "SPEED", "LICENCE", "HERE")
         for model in rows:
@@ -102,12 +131,8 @@ def _table(models: Sequence[KnownModel], fits: bool) -> Iterator[str]:
                 model.place,
             )
         yield ""
-    for name, registration in entry_points.installed():
-        if isinstance(registration, EngineError):
-            yield str(registration)
-        else:
-            yield f"engine {name}{registration.use and f', {registration.use}'}: of the package {registration.package}"
-        yield ""
+    for line in _engines_of_packages():
+        yield from (line, "")
     yield "networks of --speakers, from the hub"
     for network in (SEGMENTATION, EMBEDDING):
         yield f"  {network.repository:<40} {network.license:<11} {network.megabytes} MB"

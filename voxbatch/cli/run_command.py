@@ -30,6 +30,7 @@ from voxbatch.log import Log, is_json
 from voxbatch.output.layout import RUN_FILE
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
+from voxbatch.storage import is_remote
 
 DEFAULT_FORMATS = ("srt", "txt")
 """Formats of the files of a run of recordings, unless others are given. A manifest may have millions of items: its run
@@ -124,6 +125,7 @@ def start(
         if (price := usd_per_hour(task, os.environ)) is not None:
             settings["usd_per_hour"] = price
     _refuse_file(out)
+    _refuse_output(sources)
     options = run_options_of(ctx, settings, served)
     if not out:
         from voxbatch.output.default_out import own_out
@@ -147,8 +149,10 @@ def start(
         log.info("quality", text=note)
     if dry_run:
         from voxbatch.cli.estimates import print_plan
+        from voxbatch.engines.model_files import downloads_logged
 
-        print_plan(config)
+        with downloads_logged(log):
+            print_plan(config)
         return
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
@@ -173,6 +177,17 @@ def _refuse_file(out: str | None) -> None:
         form = f"--formats {suffix}" if suffix in FORMATS else "transcripts.jsonl is always written"
         folder = os.path.splitext(out)[0]
         raise ConfigError(f"-o {out}: OUT is a folder, which holds all outputs; give -o {folder} and {form}")
+
+
+def _refuse_output(sources: tuple[str, ...]) -> None:
+    """Refuse the name of an output after the recordings, as ffmpeg takes it.
+
+    Raises:
+        ConfigError: an output was meant.
+    """
+    suffix = os.path.splitext(sources[-1])[1].lower()[1:]
+    if len(sources) > 1 and suffix in FORMATS and not is_remote(sources[-1]) and not os.path.lexists(sources[-1]):
+        raise ConfigError(f"{sources[-1]} does not exist, and outputs are given by options: -o OUT --formats {suffix}")
 
 
 _FILES = ("jsonl", "csv", "tsv", "parquet", "html", "md", "docx")

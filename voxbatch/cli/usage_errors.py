@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 import click
 
 from voxbatch.hints import OPTION, hint
@@ -14,6 +17,29 @@ Give one of these as SOURCE:
   voxbatch run talk.mp3      a recording
   voxbatch run recordings/   a folder of recordings
   voxbatch run calls.jsonl   a manifest"""
+
+_MOST_WORDS = 20
+"""Words of a name with blanks that are joined, at most."""
+
+
+def name_with_blanks(args: Sequence[str]) -> str:
+    """Return the name that the shell has split at its blanks: that of a file, or of the OUT of a run; or "".
+
+    ["talk.mp3", "My", "Talk.mp3"]    →    "My Talk.mp3", if that exists and My does not
+    """
+    for at, first in enumerate(args):
+        if first.startswith("-") or os.path.lexists(first):
+            continue
+        words = [first]
+        for word in args[at + 1 : at + _MOST_WORDS]:
+            words.append(word)
+            if os.path.lexists(name := " ".join(words)):
+                return name
+        is_out = at >= 1 and args[at - 1] in ("-o", "--out") and any(map(os.path.lexists, args[: at - 1]))
+        rest = args[at + 1 : at + 2]
+        if is_out and rest and not rest[0].startswith("-") and "." not in rest[0] and not os.path.lexists(rest[0]):
+            return f"{first} {rest[0]}"
+    return ""
 
 
 def usage(error: click.ClickException) -> str:

@@ -192,7 +192,7 @@ def _folder_lines(folder: str, include: tuple[str, ...], stores: Stores) -> Iter
 
     others, references = Counter[str](), References()
     if is_remote(folder):
-        yield from prefix_manifest(folder, stores, include, others=others, decoder=references.decoder)
+        yield from prefix_manifest(folder, stores, include, others=others, references=references)
     else:
         from voxbatch.decoding.header_reader import HeaderReader
         from voxbatch.runner.forecast import certain_seconds

@@ -15,10 +15,12 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from voxbatch.errors import ConfigError, StorageError
+from voxbatch.log import Log
 from voxbatch.storage import Stores
 from voxbatch.storage.address import is_bucket_address
 
@@ -32,6 +34,19 @@ END_BYTES = 64 << 10
 SAMPLES, SAMPLE_BYTES = 128, 4 << 10
 """Number and bytes of the samples at equal distances within a large file. If a fine-tuning changes a tenth of the
 weights, all samples miss it with a probability of 0.9^128 = 1e-6."""
+
+_LOG: ContextVar[Log | None] = ContextVar("log of downloads", default=None)
+"""The log of the run that locates a model. Engines get no log, so that those of other packages keep their interface."""
+
+
+@contextlib.contextmanager
+def downloads_logged(log: Log) -> Iterator[None]:
+    """Log in the context each download of a model from a bucket, its retries and its waits."""
+    token = _LOG.set(log)
+    try:
+        yield
+    finally:
+        _LOG.reset(token)
 
 
 def cache_folder() -> Path:
@@ -57,7 +72,8 @@ def fetched(address: str, stores: Stores) -> DownloadedModel:
     """
     from voxbatch.storage.model_download import download_model
 
-    return download_model(address, cache_folder() / "models", stores=stores)
+    log = _LOG.get() or Log(quiet=True)
+    return download_model(address, cache_folder() / "models", lambda line: log.info("model", text=line), stores)
 
 
 def outline(address: str, folder: Path, stores: Stores) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -91,7 +92,13 @@ def missing(name: str) -> str:
         with os.scandir(folder or os.curdir) as entries:
             names = [entry.name for entry in islice(entries, LISTED_NAMES)]
     except OSError:
-        return f"does not exist: there is no folder {folder}"
+        return f"does not exist: there is no folder {folder}{web_advice(name)}"
     close = difflib.get_close_matches(base, names, 1)
     meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
     return f"does not exist in {folder or os.getcwd()}{meant}"
+
+
+def web_advice(name: str) -> str:
+    """Return the end of a message about a path that may be meant as a web address, "host.org/talk.mp3"; "" for another
+    one."""
+    return "; a web address begins with https://" if re.match(r"[\w-]+(\.[\w-]+)*\.[a-z]{2,6}/", name) else ""

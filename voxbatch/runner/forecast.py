@@ -23,6 +23,7 @@ from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.engines import EngineSpec
 from voxbatch.engines.choice import EngineChoice
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
+from voxbatch.engines.refusals import require_language
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.profiles import load_profile
@@ -155,6 +156,8 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         engine_options = steps.engine_options(choice.name)
         engine = engines.create(choice.name, config.model, engine_options, config.stores, steps.engines)
         spec = engine.spec
+        if config.language:
+            require_language(spec, config.language)
         with HeaderReader() as headers:
             workload = measure(surveyed, source, config, headers)
     known = known_rates(config, choice.name)

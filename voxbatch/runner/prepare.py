@@ -18,6 +18,7 @@ import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, digest
 from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
+from voxbatch.engines.model_files import downloads_logged
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
@@ -65,7 +66,7 @@ def prepare(
 
     Args:
         source: the manifest of the config, which must stay open while the job is worked on.
-        resources: releases the lease on OUT.
+        resources: releases the lease on OUT, and ends the log of downloads.
         shares_out: see `run`.
 
     Raises:
@@ -73,6 +74,7 @@ def prepare(
         InUseError: another process works on OUT.
         StorageError: the source or OUT is unreachable.
     """
+    resources.enter_context(downloads_logged(log))
     steps = steps_of(config)
     choice, policy = steps.choose_engine(), steps.path_policy()
     _keep_id_root(source, config)

@@ -21,7 +21,15 @@ from typing import BinaryIO
 
 from voxbatch.errors import BadLine, EmptySourceError, ManifestError
 from voxbatch.manifest.json_line import LongLine
-from voxbatch.manifest.recording_path import LIST_MARK, LISTED_NAMES, file_state, is_included, is_recording, missing
+from voxbatch.manifest.recording_path import (
+    LIST_MARK,
+    LISTED_NAMES,
+    file_state,
+    is_included,
+    is_recording,
+    missing,
+    web_advice,
+)
 from voxbatch.manifest.source import PLAYLIST, PLAYLIST_ADVICE, Source, manifest_error
 from voxbatch.sources.feeds import is_xml
 from voxbatch.sources.references import References, file_line
@@ -180,7 +188,8 @@ class _NamedRecordings:
 
         paths = sorted(glob.iglob(name, recursive=True), key=natural_key)
         if not paths:
-            yield BadLine(0, "matches no file" if len(self.names) == 1 else f"{name} matches no file")
+            subject = "" if len(self.names) == 1 else f"{name} "
+            yield BadLine(0, f"{subject}matches no file{web_advice(name)}")
         for path in paths:
             yield from self._local(path)
 
@@ -205,7 +214,7 @@ class _NamedRecordings:
                 base=self.base,
                 pattern=pattern,
                 others=self.others,
-                decoder=self.references.decoder,
+                references=self.references,
             )
             return
         row = {"audio_filepath": relative_address(self.base, address)}
@@ -217,7 +226,7 @@ class _NamedRecordings:
 
         try:
             state = object_state(self.stores.stat(address))
-            yield object_line(address, {**row, **state}, self.stores)
+            yield object_line(address, {**row, **state}, self.stores, self.references)
         except ObjectNotFound:
             yield BadLine(0, "does not exist" if len(self.names) == 1 else f"{address} does not exist")
 

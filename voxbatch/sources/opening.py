@@ -58,7 +58,7 @@ def open_source(
     stdin = stdin or sys.stdin.buffer
     names = [_pinned(name, stores) for name in names]
     for name in names:
-        _refuse_unreadable(name)
+        _refuse_unreadable(name, is_alone=len(names) == 1)
     if len(names) == 1 and not _names_recordings(names[0]):
         from voxbatch.sources.manifest_file import open_manifest
 
@@ -95,8 +95,9 @@ def _pinned(name: str, stores: Stores) -> str:
         raise manifest_error(name, str(error)) from error
 
 
-def _refuse_unreadable(name: str) -> None:
-    """Refuse an archive, a spreadsheet and a page with what to do."""
+def _refuse_unreadable(name: str, is_alone: bool) -> None:
+    """Refuse an archive, a spreadsheet, a page and a document with what to do. A document among several files is left
+    out with a note."""
     if is_page(name):
         raise manifest_error(redacted(name), WEB_PAGE)
     shown = redacted(name, "")
@@ -112,7 +113,7 @@ def _refuse_unreadable(name: str) -> None:
         raise manifest_error(redacted(name), f"is an archive; {fetch}unpack it, and give the folder: {command}")
     if shown.lower().endswith(_SPREADSHEETS):
         raise manifest_error(redacted(name), "is a spreadsheet; save it as CSV (UTF-8), and give that")
-    if shown.lower().endswith(_DOCUMENTS) and not os.path.isdir(name):
+    if is_alone and shown.lower().endswith(_DOCUMENTS) and not os.path.isdir(name):
         advice = "give recordings, a folder of them, or a manifest (.jsonl, .csv, .tsv or .parquet)"
         raise manifest_error(redacted(name), f"is a document, and no recording; {advice}")
 

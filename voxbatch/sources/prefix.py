@@ -11,16 +11,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from posixpath import splitext
+from posixpath import basename, splitext
 from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included, manifest_path
 from voxbatch.sources.folder import TRANSPORT_PACKETS, TRANSPORT_SUFFIXES, count_other
 from voxbatch.sources.references import (
     MAX_REFERENCE_BYTES,
     REFERENCE_TOO_LONG,
+    References,
     bad_reference,
     canonical,
     read_reference,
@@ -48,7 +48,7 @@ def prefix_manifest(
     base: str | None = None,
     pattern: re.Pattern[str] | None = None,
     others: Counter[str] | None = None,
-    decoder: TextDecoder | None = None,
+    references: References | None = None,
 ) -> Iterator[str]:
     """Yield the JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
 
@@ -61,15 +61,14 @@ def prefix_manifest(
         base: address of the folder that paths are relative to; None takes the prefix.
         pattern: only recordings are listed whose names below the prefix match it as a whole.
         others: counts the objects that are left out, unless there is a pattern; see folder.count_other.
-        decoder: decodes the references.
+        references: counts the references, and has the decoder of their texts.
 
     Raises:
         ManifestError: the address is not a prefix; or, after the last line and with every reason: some references could
             not be read.
         StorageError: the store cannot be read.
     """
-    prefix = _PrefixListing(_prefix_address(uri), stores)
-    prefix.decoder = decoder or prefix.decoder
+    prefix = _PrefixListing(_prefix_address(uri), stores, references or References())
 
     def is_wanted(name: str, _: Stat) -> bool:
         return is_included(name, include) and (pattern is None or bool(pattern.fullmatch(name)))
@@ -94,7 +93,7 @@ def uploads_manifest(uri: str, since: float, until: float, stores: Stores, inclu
         ManifestError: see prefix_manifest.
         StorageError: the store cannot be read.
     """
-    prefix = _PrefixListing(_prefix_address(uri), stores)
+    prefix = _PrefixListing(_prefix_address(uri), stores, References())
     with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
         yield from prefix.lines(
             names,
@@ -104,11 +103,11 @@ def uploads_manifest(uri: str, since: float, until: float, stores: Stores, inclu
 
 def upload_line(uri: str, tag: str, stores: Stores) -> str:
     """Return the line that uploads_manifest would give for one recording; see `object_line`."""
-    return object_line(uri, {"audio_filepath": uri, "generation": tag}, stores)
+    return object_line(uri, {"audio_filepath": uri, "generation": tag}, stores, References())
 
 
-def object_line(uri: str, row: Row, stores: Stores) -> str:
-    """Return the line of one recording in a bucket: its row, with the text of its reference.
+def object_line(uri: str, row: Row, stores: Stores, references: References) -> str:
+    """Return the line of one recording in a bucket: its row, with the text of its reference, which is counted.
 
     Raises:
         ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be read.
@@ -117,7 +116,8 @@ def object_line(uri: str, row: Row, stores: Stores) -> str:
     for reference in (stem + suffix for stem in spellings(splitext(uri)[0]) for suffix in _REFERENCE_SUFFIXES):
         try:
             with stores.open(reference) as file:
-                row["text"] = read_reference(file, reference, TextDecoder())
+                row["text"] = read_reference(file, reference, references.decoder)
+            references.take(basename(reference))
             break
         except ObjectNotFound:
             continue
@@ -164,14 +164,14 @@ def _prefix_address(uri: str) -> str:
 
 
 class _PrefixListing:
-    def __init__(self, address: str, stores: Stores):
+    def __init__(self, address: str, stores: Stores, references: References):
         self.address = address
-        self.references: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         """Names of the references by their canonical names, complete when the listing has ended."""
         self.others = Counter[str]()
         """Objects that are left out; see folder.count_other."""
         self._too_long: set[str] = set()
-        self.decoder = TextDecoder()
+        self._references = references
         self._stores = stores
 
     def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
@@ -188,7 +188,7 @@ class _PrefixListing:
             if any(part.startswith(".") for part in name.split("/")):
                 continue
             if suffix in _REFERENCE_SUFFIXES:
-                self.references.setdefault(canonical(name), name)
+                self.names.setdefault(canonical(name), name)
                 if stat.size > MAX_REFERENCE_BYTES:
                     self._too_long.add(name)
             elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat):
@@ -206,26 +206,29 @@ class _PrefixListing:
             ManifestError: after the last line: some references could not be read.
         """
         problems: list[BadLine] = []
-        concurrency = CONCURRENT_READS if self.references else 1
+        concurrency = CONCURRENT_READS if self.names else 1
         named = (json.loads(line) for line in names)
-        for line in parallel_map(concurrency, lambda recording: self._line(recording[0], row(*recording)), named):
+        lines = parallel_map(concurrency, lambda recording: self._line(recording[0], row(*recording)), named)
+        for line, reference in lines:
             if isinstance(line, BadLine):
                 problems.append(line)
-            else:
-                yield line
+                continue
+            if reference:
+                self._references.take(reference)
+            yield line
         if problems:
             raise ManifestError(self.address, problems[: ManifestError.LIMIT], len(problems))
 
-    def _line(self, name: str, row: Row) -> str | BadLine:
+    def _line(self, name: str, row: Row) -> tuple[str | BadLine, str]:
+        """Return the line of a recording, or the reason why there is none, and the name of its reference or ""."""
         stem = splitext(name)[0]
-        names = (self.references.get(canonical(stem) + suffix) for suffix in _REFERENCE_SUFFIXES)
-        reference = next(filter(None, names), None)
-        if reference is not None:
+        names = (self.names.get(canonical(stem) + suffix) for suffix in _REFERENCE_SUFFIXES)
+        if reference := next(filter(None, names), ""):
             try:
                 if reference in self._too_long:
                     raise ValueError(REFERENCE_TOO_LONG)
                 with self._stores.open(self.address + reference) as file:
-                    row["text"] = read_reference(file, reference, self.decoder)
+                    row["text"] = read_reference(file, reference, self._references.decoder)
             except (ValueError, ObjectNotFound, UnusableObject) as e:
-                return bad_reference(reference, e)
-        return json.dumps(row, ensure_ascii=False)
+                return bad_reference(reference, e), reference
+        return json.dumps(row, ensure_ascii=False), reference

@@ -116,9 +116,13 @@ class References:
             stem, texts = canonical(os.path.splitext(os.path.basename(path))[0]), self._texts_in(folder)
             self.unread.update(suffix for suffix in _UNREAD if stem + suffix in texts)
         else:
-            self.count += 1
-            self.first = self.first or os.path.relpath(reference.path, root)
+            self.take(os.path.relpath(reference.path, root))
         return reference
+
+    def take(self, path: str) -> None:
+        """Count a reference in a file, whose path is relative to the source."""
+        self.count += 1
+        self.first = self.first or path
 
     def notes(self) -> str:
         """Return the sentences about the references of all recordings so far, or ""."""
