@@ -35,7 +35,9 @@ def module() -> str:
     """Return the text of the module."""
     kinds = (ModelChoice, RunOptions, StoreOptions)
     settings = [declared for kind in kinds for declared in settings_of(kind).values()]
+    stores = settings_of(StoreOptions)
     by_use = {use: [declared for declared in settings if declared.use == use] for use in (RECORDING, RUN, PROCESS)}
+    recording = [declared for declared in by_use[RECORDING] if declared.name not in stores]
     answers = [*settings_of(AnswerOptions).values(), settings_of(QuestionOptions)["map_reduce"]]
     answers = [*answers, *(declared for declared in settings if holds("ask", declared))]
     for_answers = [declared for declared in answers if declared.name not in DOCUMENTS]
@@ -43,7 +45,8 @@ def module() -> str:
     for_speech = [declared for declared in spoken if declared.name != "audio_formats"]
     shards = "Options of a run whose shards several processes transcribe."
     return HEAD + "".join((
-        _typed_dict("TranscribeKeywords", "TypedDict", "Options of one recording's transcription.", by_use[RECORDING]),
+        _typed_dict("StoreKeywords", "TypedDict", "Options for access to buckets and web servers.", stores.values()),
+        _typed_dict("TranscribeKeywords", "StoreKeywords", "Options of one recording's transcription.", recording),
         _typed_dict("ShardKeywords", "TranscribeKeywords", shards, by_use[RUN]),
         _typed_dict("RunKeywords", "ShardKeywords", "Options of a run.", by_use[PROCESS]),
         _typed_dict("AskKeywords", "TypedDict", "Options of a run that asks questions.", for_answers),

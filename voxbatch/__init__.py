@@ -33,14 +33,18 @@ if TYPE_CHECKING:
         AudioError,
         Cancelled,
         ConfigError,
+        CrashError,
         EngineError,
         ItemError,
+        LanguageError,
         ManifestError,
         RunError,
         StorageError,
+        TranscriptionError,
         UsageError,
         VoxbatchError,
     )
+    from voxbatch.failure_kinds import FailureKind
     from voxbatch.output.summary import Summary
     from voxbatch.records import Failure, Flag, Segment, Transcript, Word
     from voxbatch.runner import Progress
@@ -54,11 +58,12 @@ _MODULES = {
         "transcribe", "transcribe_async",
     ),
     "voxbatch.errors": (
-        "AudioError", "Cancelled", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError",
-        "StorageError", "UsageError", "VoxbatchError",
+        "AudioError", "Cancelled", "ConfigError", "CrashError", "EngineError", "ItemError", "LanguageError",
+        "ManifestError", "RunError", "StorageError", "TranscriptionError", "UsageError", "VoxbatchError",
     ),
     "voxbatch.analysis.compare": ("ChangedItem", "Compared", "Comparison"),
     "voxbatch.analysis.results": ("Result",),
+    "voxbatch.failure_kinds": ("FailureKind",),
     "voxbatch.output.summary": ("Summary",),
     "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
     "voxbatch.runner": ("Progress",),
@@ -78,10 +83,13 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "CorpusScore",
+    "CrashError",
     "EngineError",
     "Failure",
+    "FailureKind",
     "Flag",
     "ItemError",
+    "LanguageError",
     "ManifestError",
     "Progress",
     "Result",
@@ -92,6 +100,7 @@ __all__ = [
     "Summary",
     "Transcriber",
     "Transcript",
+    "TranscriptionError",
     "UsageError",
     "VoxbatchError",
     "Word",
@@ -120,4 +129,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Return the names for a program, without the modules that were imported meanwhile."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

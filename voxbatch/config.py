@@ -20,6 +20,7 @@ from typing import Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS
+from voxbatch.hints import FORMAT, hint
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.records import ALL_STREAMS, CHANNEL_MODES, TASKS, TRANSCRIBE
 from voxbatch.settings import (
@@ -205,7 +206,7 @@ class RunOptions:
         (), needs="channels", use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
         help="Names of the speakers of the channels, e.g. agent,customer. Default: Speaker 1, Speaker 2.",
     )  # fmt: skip
-    speakers: str | None = setting(
+    speakers: str | int | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="[N|MIN-MAX]",
         help="Tell the speakers apart: N, MIN to MAX, or any number (auto).",
     )  # fmt: skip
@@ -397,6 +398,8 @@ def check_formats(formats: Iterable[str]) -> None:
         ConfigError: a name is unknown.
     """
     if unknown := sorted(set(formats) - set(FORMATS)):
+        if answer := hint(FORMAT, unknown[0]):
+            raise ConfigError(f"--formats {unknown[0]}: {answer}")
         close = difflib.get_close_matches(unknown[0].lower(), FORMATS, n=1)
         meant = f"; did you mean {close[0]}?" if close else ""
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}{meant}")

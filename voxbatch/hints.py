@@ -131,6 +131,7 @@ _TABLE = {
         "num-beams": "With faster-whisper: --engine-option beam_size=5",
         "use-auth-token api-key": "The hub's token is a variable: export HF_TOKEN=…",
         "resume skip-existing continue": "The same call again continues a run",
+        "version": "The version is voxbatch.__version__",
         "num-threads": "With faster-whisper: --engine-option threads=4",
         "dry-run stdout mux burn shard shards tasks": "Only the command has this: voxbatch run --help-all",
     },

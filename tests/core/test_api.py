@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import re
@@ -26,7 +27,7 @@ from holds import Hold
 
 import voxbatch as vb
 from voxbatch.api.kept_model import keeper
-from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
+from voxbatch.api.keyword_types import AskKeywords, RunKeywords, SpeakKeywords, StoreKeywords, TranscribeKeywords
 from voxbatch.config import ModelChoice, RunOptions
 from voxbatch.runner import forecast
 from voxbatch.runner.job import Job
@@ -513,6 +514,41 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
 def test_every_offered_name_loads() -> None:
     """Each name of `__all__` exists, no other name loads anything, and `dir` lists them."""
     assert {name for name in vb.__all__ if not hasattr(vb, name)} == set()
-    assert set(vb.__all__) <= set(dir(vb))
+    assert {name for name in dir(vb) if not name.startswith("__")} == set(vb.__all__) - {"__version__"}
     with pytest.raises(AttributeError, match="module 'voxbatch' has no attribute 'transcribes'"):
         vb.transcribes  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("function", "types"),
+    [
+        (vb.transcribe, TranscribeKeywords),
+        (vb.transcribe_async, TranscribeKeywords),
+        (vb.stream, TranscribeKeywords),
+        (vb.Transcriber, TranscribeKeywords),
+        (vb.run, RunKeywords),
+        (vb.start, RunKeywords),
+        (vb.read_results, StoreKeywords),
+        (vb.ask, AskKeywords),
+        (vb.speak, SpeakKeywords),
+    ],
+)
+def test_a_signature_has_each_keyword_and_its_default(function: Any, types: type) -> None:
+    """`help` and the completion of notebooks, which read the signature, know all keyword arguments."""
+    parameters = inspect.signature(function).parameters
+    assert types.__annotations__.keys() <= parameters.keys()
+    assert not [value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD]
+    if "max_hours" in parameters:
+        assert str(parameters["max_hours"]) == "max_hours: float = 24.0"
+
+
+def test_the_errors_that_docstrings_name_are_offered() -> None:
+    """Each error that the docstring of a function names can be caught as `voxbatch.NAME`."""
+    texts = [str(inspect.getdoc(getattr(vb, name))) for name in vb.__all__ if name.islower() and name[0] != "_"]
+    assert {word for text in texts for word in re.findall(r"\b[A-Z]\w+Error\b", text)} <= set(vb.__all__)
+
+
+def test_results_refuse_the_options_of_a_model() -> None:
+    """`read_results` takes options for access to a bucket, and says so about others."""
+    with pytest.raises(vb.ConfigError, match="option model: unknown; the options are allow_private_addresses, anon"):
+        list(vb.read_results("out", model="tiny"))  # type: ignore[call-arg]

@@ -63,3 +63,22 @@ def test_an_interrupt_leaves_the_model_usable(tmp_path: Path) -> None:
                 print(voxbatch.transcribe(WEATHER, duration=2.2).text == text)
     """
     assert printed(program, tmp_path) == ["True", "True"]
+
+
+@pytest.mark.timeout(240)
+def test_a_transcriber_that_is_forgotten_leaves_no_process(tmp_path: Path) -> None:
+    """The end of the last reference unloads the model, and no process of it is left, also no zombie."""
+    program = """
+        import psutil, time, voxbatch
+
+        def transcribe():
+            transcriber = voxbatch.Transcriber()
+            print(len(transcriber.transcribe(WEATHER, duration=2.2).words), len(psutil.Process().children()) > 0)
+
+        transcribe()
+        limit = time.monotonic() + 20
+        while psutil.Process().children() and time.monotonic() < limit:
+            time.sleep(0.1)
+        print(psutil.Process().children())
+    """
+    assert printed(program, tmp_path) == ["8 True", "[]"]

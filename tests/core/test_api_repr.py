@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_a_score_shows_its_rates() -> None:
     """A score shows the error rates of words and of characters, and the number of items."""
     assert repr(vb.score(["a b"], ["a c"], language="en")) == "CorpusScore(WER 50.00%, 1 item)"
     assert repr(vb.score(["他说"], ["他"], language="zh")) == "CorpusScore(CER 50.00%, 1 item)"
+
+
+def test_a_comparison_shows_the_rates_of_both(tmp_path: Path) -> None:
+    """A comparison shows the items in common, both error rates and how many items changed, on one line."""
+    texts = ["so it is", "so it was"]
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(json.dumps({"id": "1", "text": texts[0], "pred_text": text, "lang": "en"}) + "\n")
+    assert repr(vb.compare(*map(str, paths))) == "Comparison(1 item, WER 0.00% and 33.33%, 1 changed)"
 
 
 def test_a_transcriber_and_a_stream_show_their_state(recording: Recorder, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from voxbatch.analysis.common_items import CommonItem, SideItem, count_items, ma
 from voxbatch.analysis.compared_source import ComparedSource
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
+from voxbatch.safe_text import counted
 from voxbatch.scoring.bootstrap import PairedDifference, paired_difference
 from voxbatch.scoring.corpus import NO_VALUE
 from voxbatch.scoring.counts import ErrorCounts
@@ -105,6 +106,12 @@ class Comparison:
     """Options and versions of two runs that differ, by name, with the values of A and B. Empty if one is a file."""
     changed: tuple[ChangedItem, ...]
     """The items whose number of errors changed most, the largest change first."""
+
+    def __repr__(self) -> str:
+        """Return the number of items in common and the rates of A and B on one line; `to_dict` has everything."""
+        pairs = ("WER", self.a.wer, self.b.wer), ("CER", self.a.cer, self.b.cer)
+        rates = [f"{name} {a:.2%} and {b:.2%}" for name, a, b in pairs if a is not None and b is not None]
+        return f"Comparison({', '.join((counted(self.common, 'item'), *rates, f'{len(self.changed):,} changed'))})"
 
     def is_worse_by_more_than(self, points: float) -> bool:
         """Return whether a rate of B exceeds that of A by more than so many percentage points.

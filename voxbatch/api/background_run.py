@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -14,8 +14,8 @@ from voxbatch import runner
 from voxbatch.analysis import results
 from voxbatch.analysis.results import Result, ResultReader
 from voxbatch.api.kept_model import keeper
-from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
-from voxbatch.api.keywords import run_options
+from voxbatch.api.keyword_types import RunKeywords, StoreKeywords
+from voxbatch.api.keywords import run_options, with_keywords
 from voxbatch.api.python_log import python_log
 from voxbatch.api.python_words import python_words
 from voxbatch.config import Config
@@ -147,7 +147,7 @@ class BackgroundRun:
 
     def _run(self) -> None:
         try:
-            with python_words():
+            with python_words(*(getattr(self._config, entry.name) for entry in fields(self._config))):
                 result = runner.run(
                     self._config, python_log(), self._take_progress, self._stop, estimate_durations=True
                 )
@@ -173,7 +173,6 @@ class BackgroundRun:
         return ResultReader(store, run)
 
 
-@python_words()
 def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mapping[str, object]) -> Config:
     """Return the config of a run.
 
@@ -189,9 +188,11 @@ def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mappi
         raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
     place = names[0] if len(names) == 1 else tuple(names)
     settings = run_options(options, RunKeywords)
-    return Config.of(settings, place, own_out(place, settings.stores) if out is None else os.path.expanduser(out))
+    with python_words(names, out):
+        return Config.of(settings, place, own_out(place, settings.stores) if out is None else os.path.expanduser(out))
 
 
+@with_keywords(RunKeywords)
 def start(source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]) -> BackgroundRun:
     """Start a run in a thread of its own, and return it at once. The arguments are those of `run`.
 
@@ -205,6 +206,7 @@ def start(source: Source, out: str | os.PathLike[str] | None = None, **options: 
     return BackgroundRun(config_of(source, out, options))
 
 
+@with_keywords(RunKeywords)
 def run(
     source: Source,
     out: str | os.PathLike[str] | None = None,
@@ -221,7 +223,7 @@ def run(
         source: a manifest, a folder, a recording, a pattern such as "*.mp3", or an address; or a list of them.
         out: folder of the outputs, a path or an address. Default: NAME.voxbatch next to the source.
         on_progress: called from this thread with the progress of the run when it has changed.
-        options: see docs/python.md; the names are those of the command's options.
+        options: those of the command; `voxbatch run --help-all` explains them.
 
     Raises:
         UsageError: an option, the manifest or OUT is wrong; nothing was transcribed.
@@ -230,7 +232,8 @@ def run(
     return start(source, out, **options).wait_with(on_progress)
 
 
-def read_results(out: str | os.PathLike[str], **options: Unpack[TranscribeKeywords]) -> Iterator[Result]:
+@with_keywords(StoreKeywords)
+def read_results(out: str | os.PathLike[str], **options: Unpack[StoreKeywords]) -> Iterator[Result]:
     """Yield the results of a run that are committed so far, in the order of the parts.
 
     Args:
@@ -241,5 +244,5 @@ def read_results(out: str | os.PathLike[str], **options: Unpack[TranscribeKeywor
         UsageError: there is no run in OUT.
         RunError: OUT cannot be read, or it is damaged.
     """
-    stores = run_options(options, TranscribeKeywords).stores
+    stores = run_options(options, StoreKeywords).stores
     return results.read_results(stores.out(os.path.expanduser(out)))

@@ -9,7 +9,17 @@ from collections.abc import Collection, Mapping
 from typing import TypedDict
 
 
-class TranscribeKeywords(TypedDict, total=False):
+class StoreKeywords(TypedDict, total=False):
+    """Options for access to buckets and web servers."""
+
+    s3_endpoint_url: str | None
+    anonymous: bool
+    requester_pays: bool
+    allow_private_addresses: bool
+    max_http_gb: float
+
+
+class TranscribeKeywords(StoreKeywords, total=False):
     """Options of one recording's transcription."""
 
     quality: str | None
@@ -24,16 +34,11 @@ class TranscribeKeywords(TypedDict, total=False):
     audio_stream: str | int | None
     channels: str | None
     channel_names: str | Collection[str]
-    speakers: str | None
+    speakers: str | int | None
     speaker_model: str | None
     speaker_names: str | None
     max_hours: float
     profile: str | None
-    s3_endpoint_url: str | None
-    anonymous: bool
-    requester_pays: bool
-    allow_private_addresses: bool
-    max_http_gb: float
 
 
 class ShardKeywords(TranscribeKeywords, total=False):
@@ -41,13 +46,13 @@ class ShardKeywords(TranscribeKeywords, total=False):
 
     cascade: str | None
     formats: str | Collection[str]
-    beside: bool
+    beside: bool | None
     report: bool | None
-    max_line: int
-    max_lines: int
-    max_cps: float
-    frame_rate: float
-    min_gap: int
+    max_line: int | None
+    max_lines: int | None
+    max_cps: float | None
+    frame_rate: float | None
+    min_gap: int | None
     limit: int | None
     allow_outside: bool
     only_under: str | Collection[str]

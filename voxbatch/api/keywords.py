@@ -7,9 +7,10 @@ made from them, for type checkers.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from inspect import Parameter, signature
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from voxbatch.api.python_log import python_log
 from voxbatch.api.python_words import python_words, unknown_keyword
@@ -20,6 +21,10 @@ from voxbatch.profiles import for_engine, load_profile
 from voxbatch.settings import Setting, settings_of
 from voxbatch.storage import StoreOptions, Stores
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DECLARATIONS = ModelChoice, RunOptions, StoreOptions
+"""What declares the keyword arguments of a run."""
 _WORDS: dict[type, str] = {
     str: "a string",
     bool: "True or False",
@@ -30,7 +35,36 @@ _WORDS: dict[type, str] = {
 """Types of values that are checked here, in words."""
 
 
-@python_words()
+def _declared(*declarations: type) -> dict[str, Setting]:
+    """Return the settings that dataclasses declare, by name."""
+    return {name: declared for kind in declarations for name, declared in settings_of(kind).items()}
+
+
+def with_keywords(types: type, *declarations: type) -> Callable[[F], F]:
+    """Return a decorator that shows each keyword argument of a function, with its default, in the signature.
+
+    `help` and the completion of notebooks read it. `Unpack[…]` tells the names to type checkers alone.
+
+    Args:
+        types: the TypedDict of the keyword arguments.
+        declarations: dataclasses that declare settings which a run does not have.
+    """
+    hints = get_type_hints(types)
+    keywords = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=declared.default, annotation=hints[name])
+        for name, declared in _declared(*declarations, *_DECLARATIONS).items()
+        if name in hints
+    ]
+
+    def shown(function: F) -> F:
+        before = signature(function)
+        own = [value for value in before.parameters.values() if value.kind is not Parameter.VAR_KEYWORD]
+        function.__signature__ = before.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return function
+
+    return shown
+
+
 def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     """Return the options of a run that keyword arguments make. The settings of a profile rank below the arguments.
 
@@ -40,8 +74,13 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or is out of range.
     """
+    with python_words(keywords):
+        return _run_options(keywords, types)
+
+
+def _run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     of_stores = settings_of(StoreOptions)
-    declared = {**settings_of(RunOptions), **of_stores, **settings_of(ModelChoice)}
+    declared = _declared(*_DECLARATIONS)
     allowed = declared.keys() & types.__annotations__.keys()
     settings: dict[str, Any] = {}
     for name, value in keywords.items():

@@ -7,6 +7,7 @@ from typing import Unpack
 
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
+from voxbatch.api.keywords import with_keywords
 from voxbatch.api.recording_file import Audio
 from voxbatch.api.segment_stream import SegmentStream
 from voxbatch.api.transcriber import Transcriber
@@ -28,6 +29,7 @@ def _begin(
     return transcriber.begin(audio, sampling_rate, row, is_live, on_end=lambda: keeper.release(transcriber))
 
 
+@with_keywords(TranscribeKeywords)
 def transcribe(
     audio: Audio,
     *,
@@ -49,7 +51,7 @@ def transcribe(
         offset: seconds to skip at the start.
         duration: seconds to take from there. Default: to the end.
         channel: channel to take, from 0. Default: a mixdown of all.
-        options: `model`, `language`, `engine`, …: see docs/python.md.
+        options: `model`, `language`, `engine`, …; `voxbatch run --help-all` explains them.
 
     Raises:
         ItemError: the recording cannot be transcribed: AudioError, LanguageError, TranscriptionError, CrashError.
@@ -59,6 +61,7 @@ def transcribe(
     return _begin(audio, sampling_rate, offset, duration, channel, options, is_live=False).result()
 
 
+@with_keywords(TranscribeKeywords)
 async def transcribe_async(
     audio: Audio,
     *,
@@ -73,6 +76,7 @@ async def transcribe_async(
     return await work.result_async()
 
 
+@with_keywords(TranscribeKeywords)
 def stream(
     audio: Audio,
     *,

@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from voxbatch.api.python_words import python_words
 from voxbatch.engines import ChunkProgress
 from voxbatch.errors import Cancelled
 from voxbatch.records import Hypothesis, Segment, Span, Transcript
@@ -167,8 +166,7 @@ def _run(work: Work, stop: Stop, done: Future[Transcript], messages: _Messages) 
         messages.put(Heard(text.chunk, span, hypothesis, is_last))
 
     try:
-        with python_words():
-            done.set_result(work(stop, pass_on))
+        done.set_result(work(stop, pass_on))
     except StopRequested:
         done.set_exception(Cancelled("the transcription was stopped"))
     except BaseException as e:  # noqa: BLE001 the thread that waits raises it

@@ -6,16 +6,16 @@ import contextlib
 import functools
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
-from weakref import WeakSet
 
 from voxbatch import engines, errors
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
-from voxbatch.api.keywords import run_options
+from voxbatch.api.keywords import run_options, with_keywords
 from voxbatch.api.python_log import python_log
 from voxbatch.api.python_words import python_words
 from voxbatch.api.recording_file import Audio, path_failure, recording_place
@@ -49,7 +49,7 @@ class Transcriber:
     recordings use `run` or `start`, which decode and transcribe several at a time.
     """
 
-    @python_words()
+    @with_keywords(TranscribeKeywords)
     def __init__(self, **options: Unpack[TranscribeKeywords]):
         """Choose the engine and check the options. No model is loaded yet.
 
@@ -57,23 +57,26 @@ class Transcriber:
             UsageError: an option is wrong, or the engine is not installed.
             EngineError: the engine's library cannot be imported.
         """
-        self._options = run_options(options, TranscribeKeywords)
+        self._given, self._options = options, run_options(options, TranscribeKeywords)
         self._log, self._engine_cache = python_log(), EngineCache()
         self._lock = threading.Lock()
         """Held by the work on a recording: an engine has one stream at a time."""
-        self._streams = WeakSet[SegmentStream]()
+        self._streams = weakref.WeakSet[SegmentStream]()
         """Streams that may be in progress, which `close` stops."""
-        self._is_closed = False
-        self._spec = self._engine().spec
-        self._diarization = steps_of(self._options).check(self._spec)
+        with python_words(options):
+            self._spec = self._engine().spec
+            self._diarization = steps_of(self._options).check(self._spec)
         for warning in self._spec.warnings:
             self._log.warning("engine", text=warning)
         keeper.unload()
         warm_pool.open()
+        self._unload = weakref.finalize(self, _unload_later, self._engine_cache)
+        """Alive until the model is unloaded, by `close` or after the end of the last reference."""
+        self._unload.atexit = False  # the processes end with this one
 
     def __repr__(self) -> str:
         """Return the engine and the model."""
-        closed = ", closed" if self._is_closed else ""
+        closed = "" if self._unload.alive else ", closed"
         return f"Transcriber(engine={self._spec.name!r}, model={self._spec.model!r}{closed})"
 
     def __enter__(self) -> Self:
@@ -93,10 +96,8 @@ class Transcriber:
         for segments in streams:
             segments.close()
         with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                warm_pool.close()
-                self._engine_cache.close()
+            if self._unload.detach():
+                _unload(self._engine_cache)
 
     def transcribe(
         self,
@@ -167,7 +168,8 @@ class Transcriber:
 
         def work(stop: Stop, on_text: OnText) -> Transcript:
             try:
-                return self._transcript(audio, sampling_rate, row, stop, on_text if is_live else None)
+                with python_words(audio, self._given):
+                    return self._transcript(audio, sampling_rate, row, stop, on_text if is_live else None)
             finally:
                 on_end()
 
@@ -184,7 +186,7 @@ class Transcriber:
         self, audio: Audio, sampling_rate: int | None, row: Mapping[str, Any], stop: Stop, on_text: OnText | None
     ) -> Transcript:
         with self._turn(stop), recording_place(audio, sampling_rate) as (place, name):
-            if self._is_closed:
+            if not self._unload.alive:
                 raise UsageError("this Transcriber is closed; make another one")
             item = _item({"id": "recording", "audio_filepath": place, **row}, self._options)
             outcome = self._outcome(item, stop, on_text)
@@ -213,6 +215,16 @@ class Transcriber:
         pipeline = replace(self._options, decoders=1, part_items=1)
         on_message = functools.partial(log_engine_message, self._log)
         return transcribe_recording(self._engine(), item, pipeline, stop, on_message, self._diarization, on_text)
+
+
+def _unload(engine_cache: EngineCache) -> None:
+    warm_pool.close()
+    engine_cache.close()
+
+
+def _unload_later(engine_cache: EngineCache) -> None:
+    """Unload a model in a thread of its own: the last reference may end in a thread that holds the locks for it."""
+    threading.Thread(target=_unload, args=(engine_cache,), daemon=True, name="voxbatch-unload").start()
 
 
 def _item(row: dict[str, Any], options: RunOptions) -> Item:

@@ -48,7 +48,7 @@ class Changes:
         texts = [
             f"{self.new:,} new" if self.new or not self.retried else "",
             f"{self.kept:,} done before, kept as they are",
-            f"{self.changed:,} changed, transcribed again" if self.changed else "",
+            f"{self.changed:,} changed, done again" if self.changed else "",
             f"{self.retried:,} failed before, done again" if self.retried else "",
             f"{self.gone:,} no longer in the list, with transcripts that stay" if self.gone else "",
             f"{self.dropped:,} failed before and no longer in the list, left out" if self.dropped else "",

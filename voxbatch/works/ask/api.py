@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from voxbatch.api.background_run import BackgroundRun, Source, config_of
 from voxbatch.api.keyword_types import AskKeywords
-from voxbatch.api.keywords import checked
+from voxbatch.api.keywords import checked, with_keywords
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
 from voxbatch.output.summary import Summary
@@ -22,6 +22,7 @@ from voxbatch.works.ask.answer_format import checked_schema, checked_tools
 from voxbatch.works.ask.options import QuestionOptions
 
 
+@with_keywords(AskKeywords, AnswerOptions, QuestionOptions)
 def ask(
     source: Source,
     prompt: str | None = None,
@@ -43,8 +44,8 @@ def ask(
         json_schema: a JSON schema that each answer follows.
         tools: functions in OpenAI's format that the model may call. Nothing is executed.
         on_progress: see `run`.
-        options: `system`, `max_tokens`, `temperature`, …: see docs/ask.md. And those of `run`, except the options for
-            transcripts.
+        options: `system`, `max_tokens`, `temperature`, …; `voxbatch ask --help` explains them. And those of `run`,
+            except the options for transcripts.
 
     Raises:
         UsageError: an option, the manifest or OUT is wrong; nothing was asked.

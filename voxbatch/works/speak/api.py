@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from voxbatch.api.background_run import BackgroundRun, config_of
 from voxbatch.api.keyword_types import SpeakKeywords
-from voxbatch.api.keywords import checked
+from voxbatch.api.keywords import checked, with_keywords
 from voxbatch.errors import ConfigError
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress
@@ -19,6 +19,7 @@ from voxbatch.works.speak import SETTINGS
 from voxbatch.works.speak.options import SpeechOptions
 
 
+@with_keywords(SpeakKeywords, SpeechOptions)
 def speak(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
@@ -36,8 +37,8 @@ def speak(
         out: see `run`.
         formats: formats of the recordings besides FLAC: a list, or a string with commas.
         on_progress: see `run`.
-        options: `voice`, `loudness`, `seed`, `verify`, …: see docs/speech.md. And the options of `run` that are not
-            about recordings.
+        options: `voice`, `loudness`, `seed`, `verify`, …; `voxbatch speak --help` explains them. And the options
+            of `run` that are not about recordings.
 
     Raises:
         UsageError: an option, the source or OUT is wrong; nothing was spoken.

@@ -32,7 +32,7 @@ def diarization_of(options: RunOptions, spec: EngineSpec, loads_networks: bool) 
             f"--speakers needs the times of words, and {spec.model} of the engine {spec.name} gives none; take another "
             "model, or leave out --speakers"
         )
-    diarization = Diarization(find_weights(options.speaker_model, options.stores), speaker_count(options.speakers))
+    diarization = Diarization(find_weights(options.speaker_model, options.stores), speaker_count(str(options.speakers)))
     if options.speaker_names is not None:
         from voxbatch.speakers.enrolment import enrol
 

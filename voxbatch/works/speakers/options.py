@@ -22,7 +22,7 @@ def check_speakers(options: RunOptions) -> dict[str, Any]:
             "--channels split makes each channel a speaker, and --speakers tells the voices of a mixdown apart; "
             "leave out one of them, or give --channels auto"
         )
-    return {}
+    return {"speakers": str(options.speakers)}
 
 
 def check_channels(options: RunOptions) -> dict[str, Any]:
