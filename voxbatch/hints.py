@@ -75,7 +75,7 @@ _TABLE = {
         "--txt --text --print-text": "Texts are given by --formats txt",
         "--yes -y": "No question is asked",
         "--verbose --debug --print-progress --print-colors --loglevel": _LOG,
-        "--list --list-models": "`voxbatch models` lists the models",
+        "--list --list-models": "The models are listed by `voxbatch models`",
         "--version": "The version is shown by voxbatch --version",
     },
     COMMAND: {
@@ -137,7 +137,7 @@ _TABLE = {
     },
     FORMAT: {
         "karaoke": "Words as they are spoken are given by --formats vtt-words",
-        "parquet csv tsv": "A table of all items: voxbatch report OUT --export items.csv, or items.parquet",
+        "parquet csv": "A table of all items: voxbatch report OUT --export items.csv, or items.parquet",
         "jsonl": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
         "all": "The formats are named: --formats srt,vtt,txt,json",
         "dfxp imsc": "Timed text is given by --formats ttml",

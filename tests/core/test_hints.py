@@ -10,6 +10,7 @@ import pytest
 from voxbatch.cli import cli
 from voxbatch.cli.commands import COMMANDS
 from voxbatch.cli.usage_errors import DESTRUCTIVE, message_of
+from voxbatch.formats import WRITERS
 from voxbatch.hints import COMMAND, FORMAT, HINTS, OPTION, SETTING, hint
 
 
@@ -44,6 +45,11 @@ def test_a_word_that_is_no_command_is_answered(word: str) -> None:
 def test_a_setting_of_nemo_is_answered(word: str) -> None:
     """NeMo's programs take name=value, also with a plus sign."""
     assert refused("run", f"+{word.replace('-', '_')}=x").endswith(hint(SETTING, word))
+
+
+def test_no_format_of_voxbatch_is_answered() -> None:
+    """The names of formats that exist are no words of others."""
+    assert not HINTS[FORMAT].keys() & WRITERS.keys()
 
 
 @pytest.mark.parametrize("word", HINTS[FORMAT])
