@@ -52,7 +52,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "correct --drop": ("correct", "OUT", "--drop"),
     "score": ("score", "OUT"),
     "score --ref": ("score", "OUT", "--ref", "references.jsonl"),
-    "find": ("find", "OUT", "the"),
+    "find": ("find", "OUT", "the", "w1", "who", "--any"),
     "report": ("report", "OUT"),
     "report --export": ("report", "OUT", "--export", "table.csv"),
     "export": ("export", "OUT", "-o", "data"),
