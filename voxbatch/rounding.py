@@ -19,10 +19,11 @@ def rounded(values: Sequence[float]) -> list[float]:
         return [round(float(value), 3) for value in values]
     import numpy as np
 
-    thousands = np.array(values, np.float64) * 1000
-    nearest = np.rint(thousands)
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite product is not sure
+        thousands = np.array(values, np.float64) * 1000
+        nearest = np.rint(thousands)
+        is_sure = (np.abs(thousands - nearest) < 0.499) & (np.abs(thousands) < _LARGEST * 1000)
     result: list[float] = (nearest / 1000).tolist()
-    is_sure = (np.abs(thousands - nearest) < 0.499) & (np.abs(thousands) < _LARGEST * 1000)
     for at in np.flatnonzero(~is_sure).tolist():
         result[at] = round(float(values[at]), 3)
     return result

@@ -88,7 +88,7 @@ def test_memory_hardly_grows_with_the_rows(tmp_path: Path) -> None:
     """Survey, search for duplicates, reserve, membership and resume take less than 5 bytes a row, also for the one task
     that does all. What is sorted at a time is bounded: here it is small, so that a small manifest exceeds it."""
     program = """if True:
-        import sys, time
+        import contextlib, sys, time
         from pathlib import Path
         from voxbatch.config import Config
         from voxbatch.engines import EngineCache
@@ -100,8 +100,8 @@ def test_memory_hardly_grows_with_the_rows(tmp_path: Path) -> None:
         from voxbatch.storage import columns
         columns.SORTED_HASHES = shard.SORTED_ITEMS = shard.SAMPLE_SIZE = 1 << 13
         config = Config(source=sys.argv[1], out=sys.argv[2], engine="scripted", shards=7)
-        with steps_of(config).open(config) as source:
-            job = prepare(config, source, EngineCache(), Log(quiet=True))
+        with steps_of(config).open(config) as source, contextlib.ExitStack() as resources:
+            job = prepare(config, source, EngineCache(), Log(quiet=True), resources)
             resume(job, shard.members(job.durations, 3, 7), time.monotonic())
             resume(job, shard.members(job.durations, 0, 1), time.monotonic())
         print(int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024)

@@ -23,12 +23,12 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"limit": 0}, "limit is 0; it must be at least 1"),
-        ({"part_items": -1}, "part-items is -1; it must be at least 1"),
-        ({"part_seconds": float("nan")}, "part-seconds is nan; it must be at least 0.01"),
-        ({"decoders": -1}, "decoders is -1; it must be at least 0"),
-        ({"workers": -1}, "workers is -1; it must be at least 0"),
-        ({"expected_rtfx": 0.0}, "expected-rtfx is 0.0; it must be at least 0.001"),
+        ({"limit": 0}, "--limit is 0; it must be at least 1"),
+        ({"part_items": -1}, "--part-items is -1; it must be at least 1"),
+        ({"part_seconds": float("nan")}, "--part-seconds is nan; it must be at least 0.01"),
+        ({"decoders": -1}, "--decoders is -1; it must be at least 0"),
+        ({"workers": -1}, "--workers is -1; it must be at least 0"),
+        ({"expected_rtfx": 0.0}, "--expected-rtfx is 0.0; it must be at least 0.001"),
         ({"include": ("*.wav", "")}, "--include '' matches nothing; give a pattern such as '*.flac'"),
         ({"formats": ("srt", "doc", "x")}, f"--formats doc,x: unknown; known are {', '.join(FORMATS)}"),
     ],

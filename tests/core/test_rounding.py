@@ -16,7 +16,7 @@ from voxbatch.rounding import FEWEST, rounded
         max_size=2 * FEWEST,
     )
 )
-@example([-0.0002, 0.0005, 0.0015, 2.675, 1e300, -1e12 - 0.0005] * FEWEST)
+@example([-0.0002, 0.0005, 0.0015, 2.675, 1e300, 1.8e305, -1.8e305, -1e12 - 0.0005] * FEWEST)
 def test_each_number_is_rounded_as_by_round(values: list[float]) -> None:
     """The numbers have the bits of `round(value, 3)`, also ties, huge numbers and negative zeros."""
     assert list(map(repr, rounded(values))) == [repr(round(value, 3)) for value in values]

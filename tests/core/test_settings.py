@@ -49,7 +49,7 @@ def test_a_declared_default_is_in_range(kind: type) -> None:
 @pytest.mark.parametrize(
     ("declared", "value", "message"),
     [
-        ({"minimum": 0.5}, 0.25, "size is 0.25; it must be at least 0.5"),
+        ({"minimum": 0.5}, 0.25, "--size is 0.25; it must be at least 0.5"),
         ({"minimum": 1, "maximum": 6}, 7, "--size is 7; it must be from 1 to 6"),
         ({"choices": ("a", "b")}, "c", "--size 'c': known are a, b"),
     ],

@@ -146,7 +146,7 @@ def test_audio_that_is_not_in_the_text_is_passed_over(tmp_path: Path, network: P
     [
         ({}, {}, ManifestError, "has no `text`"),
         ({"text": "в чащах юга"}, {}, ManifestError, "not of the script Latin"),
-        ({"text": "yes"}, {"channels": "split"}, ConfigError, "--channels"),
+        ({"text": "yes"}, {"channels": "split"}, ConfigError, "channels: a text"),
         ({"text": "yes"}, {"model": "/nowhere"}, ConfigError, "no model.onnx there"),
         ({"text": "yes"}, {"engine": "vllm"}, ConfigError, "known are auto, ctc, pocketsphinx"),
     ],
