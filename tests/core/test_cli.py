@@ -327,7 +327,7 @@ def test_merge_and_status_follow_the_shards(voxbatch: Voxbatch, manifest: Manife
     assert re.fullmatch(r"last commit \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", status[2])
     assert re.fullmatch(r"about 1.1 s of audio left, about \d.* of work, at the .* so far", status[3])
     resumes = "no process works on it; the same command resumes the run"
-    assert status[4:] == [resumes, "shard 0/2: 1 item in 1 part, complete"]
+    assert status[4:] == ["shard 0/2: 1 item in 1 part, complete", resumes]
     voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "1/2")
     found = json.loads(voxbatch("status", "out", "--json", "--watch").stdout)  # a finished run is shown once
     assert (found["items"], found["committed"], found["finished"], len(found["shards"])) == (2, 2, True, 2)
