@@ -334,9 +334,9 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
     is_over = threading.Event()
 
     def read() -> None:
-        # A recording that cannot be read, or a manifest that changes, is told by the run itself.
+        # A recording that cannot be read, a manifest that changes, or a limit of processes is told by the run itself.
         with (
-            contextlib.suppress(VoxbatchError),
+            contextlib.suppress(VoxbatchError, OSError),
             replace(job.source, fd=os.dup(job.source.fd)).open() as source,
             HeaderReader() as headers,
         ):
