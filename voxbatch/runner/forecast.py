@@ -26,6 +26,7 @@ from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.engines.refusals import require_language
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
+from voxbatch.process.limits import find_limit
 from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
 from voxbatch.runner.job import Job
@@ -323,6 +324,16 @@ def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
 
 
 @contextlib.contextmanager
+def _without_limits() -> Iterator[None]:
+    """End at a limit of this machine, such as that of its processes, without an error."""
+    try:
+        yield
+    except (OSError, RuntimeError) as e:
+        if find_limit(e) is None:
+            raise
+
+
+@contextlib.contextmanager
 def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]:
     """Estimate the durations that the manifest does not give, while a run is in progress.
 
@@ -336,7 +347,8 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
     def read() -> None:
         # A recording that cannot be read, a manifest that changes, or a limit of processes is told by the run itself.
         with (
-            contextlib.suppress(VoxbatchError, OSError),
+            contextlib.suppress(VoxbatchError),
+            _without_limits(),
             replace(job.source, fd=os.dup(job.source.fd)).open() as source,
             HeaderReader() as headers,
         ):
