@@ -173,7 +173,10 @@ def main(connection: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             header = Connection(recv_handle(connection))
-            threading.Thread(target=_read_header, args=(header,), daemon=True).start()
+            try:
+                threading.Thread(target=_read_header, args=(header,), daemon=True).start()
+            except RuntimeError:  # a limit of threads, which the run itself tells
+                return
 
 
 def _read_header(connection: Connection) -> None:
