@@ -82,6 +82,15 @@ class HeaderReader:
 
         return header_seconds(recording)
 
+    def best_seconds(self, recording: Recording) -> tuple[float | None, bool]:
+        """Return the certain seconds of a recording, else those that its header claims, and whether they are certain.
+
+        Raises:
+            TransientError, LocalReadError, UnusableObject: the recording cannot be read.
+        """
+        certain = self.seconds(recording, certain=True)
+        return (self.seconds(recording), False) if certain is None else (certain, True)
+
     def channels(self, recording: Recording) -> int | None:
         """Return the number of channels by the header; None if the child does not know the format.
 
@@ -170,13 +179,10 @@ def main(connection: Connection) -> None:
     from voxbatch.audio import mp4_header, mpeg_frames, waveforms  # noqa: F401
 
     confinement.confine(confinement.Limits(()))
-    with contextlib.suppress(EOFError, OSError):
+    with contextlib.suppress(EOFError, OSError, RuntimeError):  # RuntimeError: a limit of threads, which the run tells
         while True:
             header = Connection(recv_handle(connection))
-            try:
-                threading.Thread(target=_read_header, args=(header,), daemon=True).start()
-            except RuntimeError:  # a limit of threads, which the run itself tells
-                return
+            threading.Thread(target=_read_header, args=(header,), daemon=True).start()
 
 
 def _read_header(connection: Connection) -> None:

@@ -26,7 +26,7 @@ from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.engines.refusals import require_language
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
-from voxbatch.process.limits import find_limit
+from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
 from voxbatch.runner.job import Job
@@ -224,9 +224,7 @@ def measure(surveyed: Survey, source: Source, config: Config, headers: HeaderRea
         about its place."""
         try:
             with _header(item.audio, config.stores) as recording:
-                certain = headers.seconds(recording, certain=True)
-                seconds = headers.seconds(recording) if certain is None else certain
-                return seconds, certain is not None, report_success(item.audio, recording.last_arrival)
+                return *headers.best_seconds(recording), report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, False, report_error(item.index, item.audio, e)
 
@@ -324,16 +322,6 @@ def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
 
 
 @contextlib.contextmanager
-def _without_limits() -> Iterator[None]:
-    """End at a limit of this machine, such as that of its processes, without an error."""
-    try:
-        yield
-    except (OSError, RuntimeError) as e:
-        if find_limit(e) is None:
-            raise
-
-
-@contextlib.contextmanager
 def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]:
     """Estimate the durations that the manifest does not give, while a run is in progress.
 
@@ -348,7 +336,7 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
         # A recording that cannot be read, a manifest that changes, or a limit of processes is told by the run itself.
         with (
             contextlib.suppress(VoxbatchError),
-            _without_limits(),
+            limits_are_run_errors(),
             replace(job.source, fd=os.dup(job.source.fd)).open() as source,
             HeaderReader() as headers,
         ):

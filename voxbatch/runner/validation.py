@@ -165,12 +165,11 @@ def _read_header(
     shown = redacted(item.audio)
     try:
         with contextlib.closing(stores.recording(item.audio, PROBE_BLOCK_BYTES)) as recording:
-            certain = headers.seconds(recording, certain=True)
-            seconds = headers.seconds(recording) if certain is None else certain
+            seconds, is_certain = headers.best_seconds(recording)
             if seconds is not None and seconds <= item.offset and item.offset:
                 problem = f"`offset` is {item.offset:g}, and the recording ends at {seconds:.2f} s"
                 return CheckedItem(item.line, shown, problem, seconds), None
-            is_proven = certain is not None or (seconds is not None and is_mpeg_audio(recording))
+            is_proven = is_certain or (seconds is not None and is_mpeg_audio(recording))
             report = report_success(item.audio, recording.last_arrival)
         if not is_proven and (failed := trials.failure(item)):
             return CheckedItem(item.line, shown, _reason(failed.failure.message, shown)), failed.report
