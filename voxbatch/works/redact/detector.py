@@ -36,10 +36,11 @@ def find_secrets(
     for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
         part = [words[at] for at in indexes]
         passage = TokenPassage(tokens(part, language, has_capitals), [speakers[at] for at in indexes], rules, language)
-        names = [secret for secret in _sequences(passage) if secret.kind == "person"]
+        sequences = [*_sequences(passage)]
+        names = [secret for secret in sequences if secret.kind == "person"]
         for secret in chain(
             _patterns(part, rules),
-            (secret for secret in _sequences(passage) if secret.kind != "person"),
+            (secret for secret in sequences if secret.kind != "person"),
             find_numbers(passage),
             names,
             _said_again(passage, names),
