@@ -119,11 +119,12 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
 
 def _worker_lines(progress: Status) -> Iterator[str]:
     """Yield the lines about the processes at work on a run that is not finished, and about those that were killed."""
+    from voxbatch.output.lease import heartbeat_in_words, process_in_words
+
     for worker in progress.workers:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(worker.since))
         shard = "" if worker.shard.endswith("/1") else f", shard {worker.shard}"
-        name = f"pid {worker.pid} on {worker.host} since {since}{shard}"
-        heartbeat = f"last heartbeat {max(0.0, time.time() - worker.heartbeat):.0f} s ago"
+        name = f"{process_in_words(worker.pid, worker.host, worker.since)}{shard}"
+        heartbeat = heartbeat_in_words(worker.heartbeat)
         yield f"at work: {name}, {heartbeat}" if worker.lives else f"not at work: {name} was killed; {_RESUMES}"
     if not progress.workers:
         yield f"no process works on it; {_RESUMES}"

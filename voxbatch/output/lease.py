@@ -115,9 +115,17 @@ class Lease:
 
     def __str__(self) -> str:
         """Return, for example, "pid 4711 on node7 since 2026-11-29 20:31:05, last heartbeat 3 s ago"."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        age_s = max(0.0, time.time() - self.at)
-        return f"pid {self.pid} on {self.host} since {since}, last heartbeat {age_s:.0f} s ago"
+        return f"{process_in_words(self.pid, self.host, self.since)}, {heartbeat_in_words(self.at)}"
+
+
+def process_in_words(pid: int, host: str, since: float) -> str:
+    """Return, for example, "pid 4711 on node7 since 2026-11-29 20:31:05"; `since` is in seconds since 1970."""
+    return f"pid {pid} on {host} since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
+
+
+def heartbeat_in_words(at: float) -> str:
+    """Return, for example, "last heartbeat 3 s ago"; `at` is in seconds since 1970."""
+    return f"last heartbeat {max(0.0, time.time() - at):.0f} s ago"
 
 
 def read_lease(store: Store, name: str) -> Lease | None:
