@@ -397,7 +397,7 @@ def test_bad_files_are_refused_with_line_and_remedy(tmp_path: Path, case: str) -
 
 
 def test_folders_tell_texts_of_one_name_apart(tmp_path: Path) -> None:
-    """Of several references of one name, the one counts that lies in folders of the same names as the hypothesis."""
+    """The reference counts, of several of one name, that lies in folders of the same names as the hypothesis."""
     for name in ("mon/a", "tue/a", "tue/deep/er/a", "b"):
         path = tmp_path / "refs" / f"{name}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -149,7 +149,7 @@ def test_a_source_of_another_type_is_refused(source: Any) -> None:
 
 
 def test_two_recordings_of_one_name_have_their_own_out(recording: Recorder, tmp_path: Path) -> None:
-    """Without OUT, a recording whose name another one had gets an OUT of its own, as by the command."""
+    """A recording whose name another one had gets an OUT of its own if none is given, as by the command."""
     for name in ("talk.wav", "talk.flac"):
         assert vb.run(recording(name, 2), engine="scripted").items == 1
     assert {path.name for path in tmp_path.rglob("*.voxbatch")} == {"talk.voxbatch", "talk.flac.voxbatch"}

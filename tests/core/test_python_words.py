@@ -89,7 +89,7 @@ def test_a_keyword_of_another_library_is_answered(word: str) -> None:
 
 
 def test_a_misspelt_keyword_is_answered_with_the_nearest() -> None:
-    """Without an answer of the table, the nearest name is offered, else all."""
+    """The nearest name is offered if the table has no answer, else all."""
     names = TranscribeKeywords.__annotations__
     assert unknown_keyword("langauge", names) == "option langauge: unknown; did you mean language?"
     assert unknown_keyword("xyz", ["b", "a"]) == "option xyz: unknown; the options are a, b"

@@ -144,7 +144,7 @@ def test_hotwords_and_prompts_stay_behind(corpus: Path, voxbatch: Voxbatch, tmp_
 def test_the_copies_of_an_out_with_a_name_are_in_a_folder_without_it(
     out: Path, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
-    """Without -o, the copies are beside OUT in a folder whose name tells nothing, and that a second run continues."""
+    """The copies are beside OUT without -o, in a folder whose name tells nothing, and that a second run continues."""
     (tmp_path / "work").mkdir()
     original = out.rename(tmp_path / "work" / "Zuberbrand.voxbatch")
     for _ in range(2):

@@ -24,7 +24,7 @@ from voxbatch.storage import StoreOptions, Stores
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DECLARATIONS = ModelChoice, RunOptions, StoreOptions
-"""What declares the keyword arguments of a run."""
+"""Dataclasses that declare the keyword arguments of a run."""
 _WORDS: dict[type, str] = {
     str: "a string",
     bool: "True or False",

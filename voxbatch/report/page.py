@@ -170,7 +170,7 @@ def _common_folder(ids: Sequence[str]) -> str:
 
 
 _TAKEN: Mapping[str, Any] = {**asdict(DEFAULT_LIMITS), "beside": False}
-"""What a first run takes for settings that a later one takes from it, and that have no default of their own."""
+"""Defaults of a first run for the settings that a later run takes from it."""
 
 
 def command_of(config: Mapping[str, Any]) -> str:

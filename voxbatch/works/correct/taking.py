@@ -63,7 +63,7 @@ class TextChanges:
     kept: list[Key] = field(default_factory=list)
     """Their keys."""
     behind: list[str] = field(default_factory=list)
-    """Those among them that lack a correction that was made elsewhere."""
+    """Kept files that lack a correction that was made elsewhere."""
     untaken: list[str] = field(default_factory=list)
     """Changes that are not taken in, for people."""
     merged: ChangedLines | None = None

@@ -24,7 +24,7 @@ NARROWEST_LINE = 10
 """Columns of the narrowest line that --max-line allows. No shorter word is divided."""
 _NEEDS_NO_SPACE = regex.compile(_NO_SPACES)
 SAID = regex.compile(r"[\p{L}\p{M}\p{N}]+")
-"""What is spoken of a word: its letters and digits."""
+"""Pattern of the letters and digits of a word, which are spoken."""
 
 
 @dataclass(frozen=True, slots=True)
