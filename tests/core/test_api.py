@@ -29,7 +29,7 @@ import voxbatch as vb
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import AskKeywords, RunKeywords, SpeakKeywords, StoreKeywords, TranscribeKeywords
 from voxbatch.config import ModelChoice, RunOptions
-from voxbatch.runner import forecast
+from voxbatch.runner import workload
 from voxbatch.runner.job import Job
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.columns import ItemSet
@@ -218,13 +218,13 @@ def test_the_durations_that_no_manifest_gives_are_estimated(
     manifest: ManifestWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that shows the progress gets the same estimate as the bar of the command line."""
-    estimated, sampling = [], forecast.sampling
+    estimated, sampling = [], workload.sampling
 
     def noted(job: Job, remaining: ItemSet, progress: vb.Progress) -> AbstractContextManager[None]:
         estimated.append(remaining.count())
         return sampling(job, remaining, progress)
 
-    monkeypatch.setattr(forecast, "sampling", noted)
+    monkeypatch.setattr(workload, "sampling", noted)
     vb.run(manifest(1.0, 1.0), out=tmp_path / "out", engine="scripted", report=False)
     assert estimated == [2]
 

@@ -22,7 +22,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import probe
 from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.process import confinement
-from voxbatch.runner import forecast
+from voxbatch.runner import workload
 from voxbatch.storage.errors import TransientError
 from voxbatch.storage.recording import FileRecording
 
@@ -146,7 +146,7 @@ def test_a_short_run_starts_no_process_for_headers(
     """The decoders measure the recordings of a run that is over before the sample of headers begins."""
     asked = list[str]()
     monkeypatch.setattr(HeaderReader, "seconds", lambda *_: asked.append("a header"))
-    monkeypatch.setattr(forecast, "SAMPLING_DELAY_S", 60.0)
+    monkeypatch.setattr(workload, "SAMPLING_DELAY_S", 60.0)
     assert voxbatch.run(recording("a.wav", 2), tmp_path / "out", engine="scripted").done == 1
     assert asked == []
 

@@ -16,8 +16,9 @@ from voxbatch.engines.choice import AUTO
 from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.engines.known_models import engines_of, find
 from voxbatch.prices import MEASURED_GPU, cheapest
-from voxbatch.runner.forecast import RunEstimate, Workload, calculate_speed, estimate_run, measure_workload
+from voxbatch.runner.forecast import RunEstimate, calculate_speed, estimate_run
 from voxbatch.runner.steps import steps_of
+from voxbatch.runner.workload import Workload, measure_workload
 from voxbatch.safe_text import counted, escape_controls
 
 

@@ -195,7 +195,7 @@ def _folder_lines(folder: str, include: tuple[str, ...], stores: Stores) -> Iter
         yield from prefix_manifest(folder, stores, include, others=others, references=references)
     else:
         from voxbatch.decoding.header_reader import HeaderReader
-        from voxbatch.runner.forecast import certain_seconds
+        from voxbatch.runner.workload import certain_seconds
 
         with HeaderReader() as headers:
             yield from folder_manifest(

@@ -1,8 +1,8 @@
 """Run the steps in order: prepare, transcribe, finish.
 
 `prepare` checks everything that can be refused and reserves OUT. `transcribe` commits every remaining item, in this
-process; `workers` does the same in one process per GPU. `finish` merges the outputs. `forecast` estimates a run without
-running it. No other package knows this order.
+process; `workers` does the same in one process per GPU. `finish` merges the outputs. `workload` measures
+the audio of a run, and `forecast` estimates a run without running it. No other package knows this order.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def run(
             if stop.requested.is_set():  # by a thread that cannot interrupt this one
                 raise StopRequested
             if estimate_durations and progress.unknown:
-                from voxbatch.runner.forecast import sampling
+                from voxbatch.runner.workload import sampling
 
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)

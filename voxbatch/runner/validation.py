@@ -21,7 +21,7 @@ from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.records import SAMPLING_RATE, Item
-from voxbatch.runner.forecast import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
+from voxbatch.runner.workload import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
 from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.recording import stored_path

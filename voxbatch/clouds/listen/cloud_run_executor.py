@@ -14,8 +14,8 @@ from voxbatch.errors import BusyError, ConfigError, StartError, StorageError
 from voxbatch.log import Log
 from voxbatch.manifest import survey
 from voxbatch.output.summary import is_finished
-from voxbatch.runner.forecast import measure
 from voxbatch.runner.steps import steps_of
+from voxbatch.runner.workload import measure
 from voxbatch.storage import redacted
 from voxbatch.storage.address import is_bucket_address
 

@@ -24,8 +24,9 @@ from voxbatch.engines.choice import AUTO
 from voxbatch.engines.known_models import engines_of
 from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.errors import ConfigError
-from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
+from voxbatch.runner.forecast import KnownRates, calculate_speed, known_rates
 from voxbatch.runner.steps import steps_of
+from voxbatch.runner.workload import Workload, measure_workload
 
 Target = CloudRun | SageMaker
 """A cloud platform, and the place in it. Frozen; building a target sends no request."""
@@ -68,7 +69,7 @@ class Forecast:
     second: SecondForecast | None = None
     """The second pass of a cascade, which the last task makes alone."""
     is_about: bool = False
-    """See runner.forecast.Workload."""
+    """See runner.workload.Workload."""
 
     @property
     def work_s(self) -> float | None:
