@@ -120,10 +120,10 @@ def test_names_exist() -> None:
 def test_parameters_are_known(place: str) -> None:
     """A method that voxbatch replaces, derives or calls has the parameters that voxbatch knows."""
     file, _, path = place.partition(":")
-    body: list[ast.stmt] = parsed(source() / file).body
+    node: ast.AST = parsed(source() / file)
     for part in path.split("."):
-        [node] = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == part]
-        body = node.body
+        assert isinstance(node, ast.Module | ast.ClassDef)
+        [node] = [child for child in node.body if getattr(child, "name", "") == part]
     assert isinstance(node, ast.FunctionDef)
     arguments = node.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
