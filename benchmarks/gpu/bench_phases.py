@@ -6,8 +6,9 @@
 
 The times are those of the lines that voxbatch and vLLM log, and of the file that the first commit writes. A cold run
 has empty folders for what vLLM, PyTorch and Triton compile; the files of the libraries may be in the memory of the
-machine. A small job is not compiled; an explicit cudagraph_mode compiles it. The last table has the median of each kind
-of run, and its range. A run that fails, or takes longer than --limit-s, ends the benchmark with the ends of its logs.
+machine. A small job is not compiled; an explicit cudagraph_mode compiles it. The first `kept` run leaves its engine to
+those after it (--keep-engine). Each run is a line of JSON in --out, too. The last table has the median of each kind of
+run, and its range. A run that fails, or takes longer than --limit-s, ends the benchmark with the ends of its logs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from shared import environment
+from shared import environment, tell
 
 VLLM_PHASES = {
     "a CUDA context is there": r"tried to create a CUDA context",
@@ -48,6 +49,9 @@ VLLM_PHASES = {
 OWN_PHASES = {"voxbatch has begun": r"vLLM is loading", "ready": r"vLLM ready|.*: ready in "}
 """Phases → a pattern of the line that voxbatch logs at their end."""
 SECONDS = 30
+KEPT = "kept"
+"""Kind of the runs whose engine stays for KEPT_S."""
+KEPT_S = 60
 
 
 def recording(folder: Path) -> Path:
@@ -77,6 +81,7 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path, limit_s: f
     variables = {
         **environment(),
         "TMPDIR": str(folder),
+        "XDG_RUNTIME_DIR": str(folder.parent),  # all runs look for engines that stay in the same folder
         "XDG_CACHE_HOME": str(caches),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
@@ -136,10 +141,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--engine", default="vllm")
-    parser.add_argument("--runs", nargs="+", default=["cold", "warm"], choices=["cold", "warm"])
+    parser.add_argument("--runs", nargs="+", default=["cold", "warm"], choices=["cold", "warm", KEPT])
     parser.add_argument("--engine-option", action="append", default=[])
     parser.add_argument("--limit-s", type=float, default=150.0, help="seconds after which a run is told to end")
     parser.add_argument("--keep", type=Path, help="copy the logs of each run into this folder")
+    parser.add_argument("--out", type=Path, help="append a line for each run there")
     given = parser.parse_args()
     options = [word for option in given.engine_option for word in ("--engine-option", option)]
     with tempfile.TemporaryDirectory() as temporary:
@@ -152,8 +158,10 @@ def main() -> None:
                 shutil.rmtree(home / "caches", ignore_errors=True)
             command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out)]
             command += ["--engine", given.engine, "--model", given.model, "--log-format", "json", *options]
+            command += ["--keep-engine", f"{KEPT_S}s"] if kind == KEPT else []
             seen = phases(command, folder, out, home / "caches", given.limit_s)
             runs.append((kind, seen))
+            tell({"run": number, "kind": kind, **{phase: round(at, 2) for phase, at in seen.items()}}, given.out)
             print(f"\n| {kind}, {' '.join(given.engine_option)} | s | after the phase before |\n|---|---|---|")
             before = 0.0
             for phase, at in seen.items():

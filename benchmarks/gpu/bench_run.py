@@ -1,7 +1,7 @@
 """Measure the whole `voxbatch run` over FLAC or WAV files on this GPU against the engine alone: does decoding keep up?
 
     python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--workers N …] [--engine-option NAME=VALUE …] [--out FILE]
-        [--engine transducers] [--format wav]
+        [--engine transducers] [--format wav] [--compare]
 
 The benchmark writes recordings of swelling noise, 16 kHz mono, and runs voxbatch over them as a user does. Then it
 gives the same chunks, decoded and cut before the clock starts, to the same engine alone. Only a few recordings are
@@ -10,15 +10,19 @@ decodes like any file.
 
 Both times count from the engine's first chunk to its last result; the seconds until the engine was ready are printed
 separately. Busy cores, by process, are counted from the engine's readiness to the end of the run. With several numbers
-of workers, each worker has H hours to do, and the run of the first number is compared with the engine alone. Watchdogs
-are off and weights are random: texts do not matter. If the plugin is used, voxbatch must be installed as a package.
+of workers, each worker has H hours to do, and the run of the first number is compared with the engine alone. With
+--compare all runs do the same H hours with weights that make the tokens vary (bench_plugin.py), and their transcripts
+are compared byte for byte. Watchdogs are off and weights are random: texts do not matter otherwise. If the plugin is
+used, voxbatch must be installed as a package.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,10 +41,12 @@ from voxbatch.storage import Stores
 
 MINUTES = (4.0, 7.0, 11.0, 18.0)
 """Lengths of the recordings, in turn."""
-BAR = 0.9
+BAR = 0.92
 """Share of the engine's own rate that the whole run must reach."""
-BAR_A_GPU = 0.975
-"""Share of n times one worker's rate that n workers must reach: 1.95 times for two workers."""
+BAR_A_GPU = 0.985
+"""Share of n times one worker's rate that n workers must reach: 1.97 times for two workers."""
+MAX_FEEDING = 0.5
+"""Most cores that a process that feeds an engine may use."""
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true"}
 LOOK_S = 0.25
 """Seconds between two samples of CPU time."""
@@ -82,14 +88,23 @@ def whole(
     *flags: str,
     verb: str = "run",
     engine: str = "vllm",
+    varied: bool = False,
 ) -> dict[str, Any]:
-    """Run voxbatch into `out` (default: beside the manifest) and return the figures of the run, or its error."""
+    """Run voxbatch into `out` (default: beside the manifest) and return the figures of the run, or its error.
+
+    Args:
+        varied: give the engine weights that make the tokens vary (bench_plugin.py).
+    """
+    variables = environment()
+    if varied:
+        (manifest.parent / "sitecustomize.py").write_text(VARIED.format(folder=str(Path(__file__).parent)))
+        variables["PYTHONPATH"] = os.pathsep.join([str(manifest.parent), variables["PYTHONPATH"]])
     command = [sys.executable, "-m", "voxbatch", verb, str(manifest), "-o", str(out or manifest.parent / "out"),
                "--overwrite", "--engine", engine, "--model", model, "--log-format", "json", *flags]  # fmt: skip
     command += [part for name, value in options.items() for part in ("--engine-option", f"{name}={value}")]
     command += ["--workers", str(workers)] if workers else []
     began = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)  # fmt: skip
     cores = Cores(process.pid)
     events, other = [], []
@@ -104,9 +119,45 @@ def whole(
     if process.wait() or not finished:
         return {"error": "".join([*other, *(json.dumps(event) + "\n" for _, event in events)])[-3000:]}
     ready = [(when, event["text"]) for when, event in events if "ready in" in event.get("text", "")]
-    return {"whole_wall_s": round(wall, 1), **_rates(finished[-1], ready, events[-1][0]),
-            "cores": cores.busy(ready[0][0] if ready else began, events[-1][0]),
-            "ready": [text for _, text in ready]}  # fmt: skip
+    busy = cores.busy(ready[0][0] if ready else began, events[-1][0])
+    return {"whole_wall_s": round(wall, 1), **_rates(finished[-1], ready, events[-1][0]), "cores": busy,
+            "feeding": round(busy.get("workers" if len(ready) > 1 else "main", 0.0) / max(1, len(ready)), 2),
+            **contents(out or manifest.parent / "out"), "ready": [text for _, text in ready]}  # fmt: skip
+
+
+def contents(out: Path) -> dict[str, Any]:
+    """Return the checksum of the transcripts of a run and the number of their different words, if it has any."""
+    if not (transcripts := out / "transcripts.jsonl").exists():
+        return {}
+    content = transcripts.read_bytes().replace(os.fsencode(out.parent), b"")
+    words = {word for line in content.splitlines() for word in json.loads(line).get("pred_text", "").split()}
+    return {"transcripts": hashlib.sha256(content).hexdigest()[:16], "different_words": len(words)}
+
+
+VARIED = """
+import importlib.util, sys
+from importlib.abc import MetaPathFinder
+
+NAME = "vllm.model_executor.model_loader.dummy_loader"
+
+class Weights(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        def exec_module(module):
+            load(module)
+            sys.path.append({folder!r})
+            import bench_plugin
+            bench_plugin.weigh_dummies()
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Weights())
+"""
+"""Module that each Python imports at its start. It gives the engine's process, too, the weights of bench_plugin.py."""
 
 
 def _rates(finished: dict[str, Any], ready: list[tuple[float, str]], end: float) -> dict[str, Any]:
@@ -218,17 +269,21 @@ def main() -> None:
     options = {**(DUMMY if given.engine == "vllm" else {}), **dict(each.split("=", 1) for each in given.engine_option)}
     if given.one:
         print_results([alone(Path(given.one), given.engine, given.model, options)])
-    ran = {}
-    for workers in given.workers:
+    ran = []
+    for turn, workers in enumerate(given.workers):
         with tempfile.TemporaryDirectory() as folder:
-            manifest = recordings(Path(folder), given.hours * max(1, workers), given.format)
-            ran[workers] = whole(manifest, given.model, options, workers, engine=given.engine)
-            tell({"name": "voxbatch run", "workers": workers, **ran[workers]}, given.out)
-            if workers == given.workers[0] and not given.skip_alone:
+            manifest = recordings(Path(folder), given.hours * (1 if given.compare else max(1, workers)), given.format)
+            run = whole(manifest, given.model, options, workers, engine=given.engine, varied=given.compare)
+            ran.append((workers, run))
+            tell({"name": "voxbatch run", "workers": workers, **run}, given.out)
+            if "feeding" in run:
+                feeding, bar = run["feeding"], MAX_FEEDING
+                tell({"name": "feeding", "cores": feeding, "bar": bar, "met": feeding <= bar}, given.out)
+            if not turn and not given.skip_alone:
                 for line in measured_lines(__file__, str(manifest)):
-                    beside(ran[workers], line, given.out)
-    if len(ran) > 1 and not any("error" in each for each in ran.values()):
-        scaling(ran, given.out)
+                    beside(run, line, given.out)
+    if len(ran) > 1 and not any("error" in run for _, run in ran):
+        (same if given.compare else scaling)(ran, given.out)
 
 
 def beside(ran: dict[str, Any], by_itself: dict[str, Any], out: Path | None) -> None:
@@ -239,9 +294,16 @@ def beside(ran: dict[str, Any], by_itself: dict[str, Any], out: Path | None) -> 
         tell({"name": "run over engine alone", "ratio": round(ratio, 3), "bar": BAR, "met": ratio >= BAR}, out)
 
 
-def scaling(ran: dict[int, dict[str, Any]], out: Path | None) -> None:
+def same(ran: list[tuple[int, dict[str, Any]]], out: Path | None) -> None:
+    """Compare the transcripts of all runs over the same recordings."""
+    checksums = [run.get("transcripts") for _, run in ran]
+    tell({"name": "equal transcripts", "workers": [workers for workers, _ in ran], "transcripts": checksums,
+          "met": all(checksums) and len(set(checksums)) == 1}, out)  # fmt: skip
+
+
+def scaling(ran: list[tuple[int, dict[str, Any]]], out: Path | None) -> None:
     """Compare each number of workers with the first."""
-    (first, one), *others = ran.items()
+    (first, one), *others = ran
     for workers, each in others:
         ratio, bar = each["rtfx"] / one["rtfx"], BAR_A_GPU * workers / max(1, first)
         tell({"name": f"{workers} workers over {first}", "ratio": round(ratio, 3), "bar": round(bar, 3),
@@ -257,6 +319,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--engine-option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--workers", type=int, nargs="+", default=[0], help="one or more numbers; 0: voxbatch's choice")
     parser.add_argument("--skip-alone", action="store_true")
+    parser.add_argument("--compare", action="store_true", help="do the same hours in each run, and compare the bytes")
     parser.add_argument("--out", type=Path, help="append the lines there too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.timeout(600)
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 FEW = "--option enforce_eager=true --option max_num_batched_tokens=2048 --option max_num_seqs=2"
 SPEED = f"--speed --rounds 2 --repeats 2 {FEW} --only"
-PHASES = FEW.replace("--option ", "--engine-option=") + " --engine-option=dtype=float32 --runs warm warm"
+PHASES = FEW.replace("--option ", "--engine-option=") + " --engine-option=dtype=float32 --runs warm kept kept"
+REPRODUCIBLE = f"{FEW.replace('--option ', '--engine-option=')} --engine-option=reproducible=true"
 SERVE = "--modes eager --concurrency 1 3 --waves 1 --seconds 2 --engine-option dtype=float32"
 
 
@@ -44,6 +45,7 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
         ("bench_plugin.py", "voxtral", f"{SPEED} plugin stock --text-tokens 4"),
         ("bench_plugin.py", "small_whisper", f"{SPEED} stock --text-tokens 4"),
         ("bench_run.py", "realtime", "--hours 0.05 " + FEW.replace("--option ", "--engine-option=")),
+        ("bench_run.py", "realtime", f"--hours 0.03 --compare --skip-alone --workers 1 2 {REPRODUCIBLE}"),
         ("bench_phases.py", "realtime", PHASES),
         ("bench_serve.py", "realtime", SERVE),
     ],
@@ -53,6 +55,8 @@ def test_rehearsal(script: str, model: str, flags: str, request: pytest.FixtureR
     said = ran(tmp_path, script, str(request.getfixturevalue(model)), *flags.split())
     assert said
     assert '"failed": "' not in said
+    assert '"error": "' not in said
+    assert "--compare" not in flags or '"name": "equal transcripts"' in said
 
 
 @pytest.mark.slow

@@ -165,3 +165,21 @@ def test_the_garbage_collector_is_as_before() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_kept_pieces_are_those_of_mistral_common() -> None:
+    """A tokenizer that is loaded with kept pieces has the texts of one that is not, token for token, and afterwards
+    mistral-common is as before."""
+    import mistral_common
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+    vocabulary = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
+    before = Tekkenizer.id_to_piece
+    with preload.kept_pieces():
+        kept = Tekkenizer.from_file(vocabulary)
+        pieces = [kept.id_to_piece(token_id) for token_id in range(kept.n_words)]
+    assert Tekkenizer.id_to_piece is before
+    usual = Tekkenizer.from_file(vocabulary)
+    assert kept.vocab() == usual.vocab() == pieces
+    assert len(pieces) > 100_000
+    assert any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -97,7 +98,32 @@ def load_tokenizer(folder: str) -> Any:
         model=folder, tokenizer=folder, tokenizer_mode="mistral", tokenizer_revision=None, skip_tokenizer_init=False,
         runner_type="generate", trust_remote_code=False,
     )  # fmt: skip
-    return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
+    with kept_pieces():
+        return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
+
+
+@contextlib.contextmanager
+def kept_pieces() -> Iterator[None]:
+    """Keep the text of each token of a Tekkenizer within this context, and take it from the token's bytes.
+
+    mistral-common asks for the texts of all 131,072 tokens when it loads a tokenizer, and then vLLM does. Each time
+    takes a quarter of the load.
+    """
+    tekkenizer: Any = importlib.import_module("mistral_common.tokens.tokenizers.tekken").Tekkenizer
+    usual = tekkenizer.id_to_piece
+
+    @functools.cache
+    def id_to_piece(tokenizer: Any, token_id: int) -> str:
+        in_model = token_id - tokenizer.num_special_tokens
+        if in_model < 0:
+            return str(usual(tokenizer, token_id))
+        return str(tokenizer._model.decode_single_token_bytes(in_model).decode(errors="replace"))
+
+    tekkenizer.id_to_piece = id_to_piece
+    try:
+        yield
+    finally:
+        tekkenizer.id_to_piece = usual
 
 
 def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[socket.socket] = ()) -> None:

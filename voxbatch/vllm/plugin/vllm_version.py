@@ -11,7 +11,8 @@ from importlib import metadata
 
 VERSION = "0.32"
 """The version with which the plugin's tokens and speed were compared with stock vLLM's, on GPUs and CPUs. To change it,
-read vLLM's code around everything that `vllm_plugin` imports or replaces. Then run tests/engine_vllm and, on a GPU,
+compare the names by tests/engine_vllm/test_vllm_names.py, which reads an unpacked wheel, and read vLLM's code around
+everything that `vllm_plugin` imports or replaces. Then run tests/engine_vllm and, on a GPU,
 benchmarks/gpu/bench_plugin.py --tokens and --speed."""
 ARCHITECTURE = "VoxtralRealtimeGeneration"
 """Architecture that vLLM derives from the params.json of a causal encoder (transformers_utils/configs/mistral.py)."""
