@@ -269,6 +269,23 @@ def test_arguments_for_vllm(voxtral: Model) -> None:
     assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")
 
 
+def test_a_reproducible_whisper_has_no_compiled_code(voxtral: Model) -> None:
+    """vLLM leaves compiled code out of some steps of Whisper, so a reproducible run has none in any; nor graphs, unless
+    they are asked for. Other families keep both."""
+    whisper = Model("whisper", voxtral.path, WHISPER, is_mistral=False)
+
+    def compilation(located: Model, **options: Any) -> dict[str, Any]:
+        settings = VllmSettings(reproducible=True, max_num_seqs=8, **options)
+        told: dict[str, Any] = llm_arguments(located, settings, False, located.path, 8)["compilation_config"]
+        return told
+
+    assert compilation(whisper) == {"mode": "NONE", "cudagraph_mode": "NONE"}
+    graphs = compilation(whisper, cudagraph_mode="FULL_DECODE_ONLY")
+    assert (graphs["mode"], graphs["cudagraph_mode"]) == ("NONE", "FULL_DECODE_ONLY")
+    assert graphs["cudagraph_capture_sizes"]
+    assert "mode" not in compilation(voxtral)
+
+
 def test_cuda_graphs_cover_all_requests(voxtral: Model) -> None:
     """CUDA graphs cover all requested requests, also beyond vLLM's own limit, if there are graphs at all."""
     for options, largest in (

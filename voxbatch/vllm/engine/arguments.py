@@ -33,6 +33,8 @@ UNFUSED = {"pass_config": {"fuse_allreduce_rms": False}}
 fuses the exchange between GPUs with the next norm, by FlashInfer. FlashInfer compiles its kernels at the start, and
 needs memory that NVSwitch multicasts. Virtual machines often lack such memory; on one of them Small 24B never started
 (benchmarks/RESULTS.md)."""
+UNCOMPILED = {"mode": "NONE"}
+"""Part of compilation_config without compiled code."""
 
 
 def concurrency(model: Model, settings: VllmSettings, prefilled: bool, request_bytes: int = 0) -> int:
@@ -77,7 +79,8 @@ def llm_arguments(
     """
     distribution, _ = compat.installed()
     on_cpu, family = distribution == compat.CPU_BUILD, family_of(model.family, settings.task)
-    mode = graph_mode(settings)
+    is_compiled = family.compiles_reproducibly or not settings.reproducible
+    mode = graph_mode(settings, is_compiled)
     if small_job and mode == "PIECEWISE" and not on_cpu:  # these graphs lie between pieces of compiled code
         settings = replace(settings, enforce_eager=True)
     arguments = {
@@ -91,14 +94,15 @@ def llm_arguments(
     if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
         arguments["distributed_executor_backend"] = executor
     if on_cpu:
-        return arguments
+        return arguments if is_compiled else {**arguments, "compilation_config": UNCOMPILED}
     gpu_info = gpu.visible_gpus()[0]
     arguments["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
     if backend := attention_backend(prefilled and family.has_plugin_attention, settings, gpu_info):
         arguments.setdefault("attention_backend", backend)
     compilation, sizes = {"cudagraph_mode": mode, **compiler_passes(settings)}, capture_sizes(requests)
+    compilation |= {} if is_compiled else UNCOMPILED
     if small_job and mode != "PIECEWISE":
-        compilation |= {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"}
+        compilation |= {**UNCOMPILED, "cudagraph_mode": "FULL_DECODE_ONLY"}
         rows = min(requests, 2 * small_job)  # a suspect chunk is decoded again in two halves
         sizes, planned = few_capture_sizes(rows), room(settings)
         assert planned is not None
@@ -123,9 +127,12 @@ def attention_backend(with_plugin: bool, settings: VllmSettings, gpu_info: gpu.G
     return fp8.attention_backend(settings.fp8_parts, gpu_info)
 
 
-def graph_mode(settings: VllmSettings) -> str:
-    """Return vLLM's mode of CUDA graphs; by default the fullest one that vLLM can capture for each family."""
-    return "FULL_AND_PIECEWISE" if settings.cudagraph_mode == AUTO else settings.cudagraph_mode
+def graph_mode(settings: VllmSettings, is_compiled: bool = True) -> str:
+    """Return vLLM's mode of CUDA graphs; by default the fullest one that vLLM can capture for each family, and none
+    without compiled code, because the bits of steps with and without graphs were not compared."""
+    if settings.cudagraph_mode != AUTO:
+        return settings.cudagraph_mode
+    return "FULL_AND_PIECEWISE" if is_compiled else "NONE"
 
 
 def capture_sizes(requests: int) -> list[int]:

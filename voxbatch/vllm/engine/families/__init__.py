@@ -61,6 +61,9 @@ class Family(ABC):
     `reproducible`. Empty if they were not, or differed."""
     why_not_reproducible = "its results were not compared in other company"
     """The reason if there is no such format."""
+    compiles_reproducibly = True
+    """True if a reproducible run has compiled code. False if vLLM leaves it out of some steps, which round differently:
+    then no step has it."""
     takes_fp8 = False
     """True if the option `fp8` knows the parts of the model."""
     encoder_has_kv = False

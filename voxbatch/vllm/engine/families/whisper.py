@@ -51,6 +51,7 @@ class Whisper(Family):
         "vLLM computes its decoder by other code in a step that also encodes a recording, so that its results "
         "depend on the other requests"
     )
+    compiles_reproducibly = False  # no step that encodes a recording has compiled code
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
