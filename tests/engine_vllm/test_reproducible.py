@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import Linear, Sequential, functional  # noqa: E402
+from torch.nn import Linear, Module, Parameter, Sequential, functional  # noqa: E402
 from tower import tower  # noqa: E402
 
 from voxbatch.vllm.plugin.encoder import Encoder  # noqa: E402
-from voxbatch.vllm.plugin.patches.flash_attn_varlen_func import unsplit  # noqa: E402
+from voxbatch.vllm.plugin.patches import flash_attn_varlen_func  # noqa: E402
 from voxbatch.vllm.plugin.patches.linear_batch_invariant import wrap  # noqa: E402
 from voxbatch.vllm.plugin.product_check import first_dependent_product  # noqa: E402
 
@@ -50,6 +49,27 @@ def test_a_product_that_depends_on_the_rows_is_named() -> None:
     )
 
 
+def test_products_in_8_bits_are_checked_too() -> None:
+    """vLLM stores such a weight transposed, and multiplies it with rows of 16 bits."""
+
+    class EightBits(Module):  # type: ignore[misc]  # torch may be missing
+        """vLLM's linear layer with a weight in 8 bits."""
+
+        def __init__(self, split: bool) -> None:
+            super().__init__()
+            self.weight = Parameter(torch.randn(64, 8).to(torch.float8_e4m3fn), requires_grad=False)
+            self.orig_dtype, self.bias, self.quant_method = torch.bfloat16, None, self
+            self.matrix = (Hasty if split else Steady)(64, 8, bias=False, dtype=torch.bfloat16)
+
+        def apply(self, layer: Any, x: Any, bias: Any) -> Any:
+            """Return the product."""
+            return self.matrix(x)
+
+    torch.manual_seed(0)
+    assert first_dependent_product(EightBits(split=False)) == ""
+    assert first_dependent_product(EightBits(split=True)) == "1 of 2048 rows times a matrix of 64 x 8"
+
+
 def test_only_bfloat16_is_multiplied_by_cublas() -> None:
     """Other number formats keep vLLM's function."""
     vllms, x = [], torch.ones(2, 3)
@@ -60,11 +80,14 @@ def test_only_bfloat16_is_multiplied_by_cublas() -> None:
     assert len(vllms) == 1
 
 
-def test_encoders_split_no_sum() -> None:
-    """FlashAttention gets one split from callers that name none, and the number of those that name one."""
-    module = SimpleNamespace(flash_attn_varlen_func=lambda q, num_splits=0: num_splits)
-    unsplit(module)
-    assert (module.flash_attn_varlen_func(0), module.flash_attn_varlen_func(0, num_splits=4)) == (1, 4)
+@pytest.mark.parametrize(("size", "lengths"), [(64, (65, 65, 90)), (128, (1, 64, 90))])
+def test_attention_takes_one_kernel(size: int, lengths: tuple[int, ...]) -> None:
+    """FlashAttention gets one split from callers that name none, and the number of those that name one. With small
+    heads a query counts as longer than 64 positions."""
+    attend = flash_attn_varlen_func.wrap(lambda q, **named: (named["max_seqlen_q"], named["num_splits"]))
+    query = torch.zeros(1, 2, size)
+    assert tuple(attend(query, max_seqlen_q=length) for length in (1, 64, 90)) == tuple((n, 1) for n in lengths)
+    assert attend(q=query, max_seqlen_q=90, num_splits=4) == (90, 4)
 
 
 def test_convolutions_see_one_chunk_at_a_time() -> None:

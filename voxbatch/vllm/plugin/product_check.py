@@ -20,7 +20,7 @@ def first_dependent_product(model: torch.nn.Module) -> str:
     """Return the shape and the number of rows of a product that depends on it, as text for people, or an empty string.
 
     Args:
-        model: any model of vLLM without quantized weights.
+        model: any model of vLLM, also with weights in 8 bits.
     """
     layers = {
         (*layer.weight.shape, layer.weight.dtype, getattr(layer, "bias", None) is None): layer
@@ -28,9 +28,11 @@ def first_dependent_product(model: torch.nn.Module) -> str:
         if isinstance(layer, torch.nn.Linear) or _is_vllms(layer)
     }
     for layer in layers.values():
-        outputs, inputs = layer.weight.shape
+        weight = layer.weight.t() if layer.weight.itemsize == 1 else layer.weight  # vLLM transposes weights in 8 bits
+        outputs, inputs = weight.shape
         counts = [count for count in ROWS if count * max(outputs, inputs) <= MAX_NUMBERS]
-        x = torch.randn(counts[-1], inputs, dtype=layer.weight.dtype, device=layer.weight.device)
+        dtype = layer.orig_dtype if weight.itemsize == 1 else weight.dtype
+        x = torch.randn(counts[-1], inputs, dtype=dtype, device=weight.device)
         whole = _product(layer, x)
         for count in counts:
             if not torch.equal(_product(layer, x[:count]), whole[:count]):

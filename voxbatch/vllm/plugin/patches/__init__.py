@@ -11,7 +11,7 @@
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
 | `skip_decoder_start_token` | this attribute | the class WhisperMultiModalProcessor, where requests are made |
 | `linear_batch_invariant` | this function | the modules of vLLM's layers, in a reproducible run |
-| `flash_attn_varlen_func` | this function | the module from which encoders import it, in a reproducible run |
+| `flash_attn_varlen_func` | this function | the modules of attention that import it, in a reproducible run |
 | `supported_mm_limits` | `get_supported_mm_limits` | the class VoxtralProcessingInfo, where requests are made |
 
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
