@@ -212,7 +212,7 @@ def tokens(given: argparse.Namespace, options: dict[str, str]) -> Iterator[dict[
     engine, _ = created(given.model, options)
     longest_s = engine.spec.max_chunk_samples / RATE
     lengths = np.random.default_rng(0).permutation(np.linspace(2, 34, given.chunks))
-    samples = [_babble(index, min(seconds, longest_s)) for index, seconds in enumerate(lengths)]
+    samples = [babble(index, min(seconds, longest_s)) for index, seconds in enumerate(lengths)]
     said, read = dict[int, list[int]](), engine._family.read
 
     def recorded(piece: Any, token_ids: list[int], *others: Any) -> Any:
@@ -276,7 +276,7 @@ def _made(name: str, like: Any) -> Any:
     return made.bfloat16()
 
 
-def _babble(seed: int, seconds: float) -> np.ndarray:
+def babble(seed: int, seconds: float) -> np.ndarray:
     """Return sound that changes about as often as speech: a new pitch and loudness every 0.4 s.
 
     The noise is faint: all noise sounds alike, but no two frames of it are the same, so that no token would repeat.

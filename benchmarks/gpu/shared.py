@@ -106,18 +106,27 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def measured_lines(script: str, configuration: str) -> Iterator[dict[str, Any]]:
-    """Run `script --one CONFIGURATION` with the arguments of this process, and yield its lines as they are printed."""
+def measured_lines(script: str, configuration: str, limit_s: float | None = None) -> Iterator[dict[str, Any]]:
+    """Run `script --one CONFIGURATION` with the arguments of this process, and yield its lines as they are printed.
+
+    Args:
+        limit_s: seconds after which the process is killed.
+    """
     command = [sys.executable, script, *sys.argv[1:], "--one", configuration]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment())
         assert process.stdout
+        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, process.kill)
+        limit.daemon = True
+        limit.start()
         for line in process.stdout:
             if line.startswith("RESULT "):
                 yield json.loads(line[7:])
-        if process.wait():
+        code = process.wait()
+        limit.cancel()
+        if code:
             errors.seek(0)
-            yield {"failed": errors.read()[-3000:]}
+            yield {"failed": errors.read()[-3000:], "code": code}
 
 
 def print_results(lines: Iterable[dict[str, Any]]) -> None:
