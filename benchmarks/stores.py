@@ -20,7 +20,7 @@ from voxbatch.storage import Store, Stores, connect
 
 sys.path.append(str(ROOT / "tests" / "support"))
 import servers
-from outputs import committed, outputs
+from outputs import committed, difference, outputs
 
 __all__ = ["KINDS", "Place", "committed", "difference", "outputs", "place"]
 KINDS = ("local", "gcs", "moto", "seaweedfs")
@@ -91,15 +91,3 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(before)
         connect.bucket.cache_clear()
-
-
-def difference(found: dict[str, bytes | None], wanted: dict[str, bytes | None]) -> str:
-    """Return the first file that is missing, unexpected or different, and the place; "" if all bytes are equal."""
-    for name in sorted(found.keys() | wanted.keys()):
-        ours, theirs = found.get(name), wanted.get(name)
-        if ours is None or theirs is None:
-            return f"{name} is {'missing' if ours is None else 'too many'}"
-        if ours != theirs:
-            at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
-            return f"{name} differs from byte {at}: {ours[at : at + 60]!r} for {theirs[at : at + 60]!r}"
-    return ""

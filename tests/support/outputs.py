@@ -58,6 +58,19 @@ def outputs(store: Store) -> dict[str, bytes | None]:
     return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
 
 
+def difference(found: dict[str, bytes | None], wanted: dict[str, bytes | None]) -> str:
+    """Return the first file that is missing, unexpected or different, and the place; "" if all bytes are equal."""
+    for name in sorted(found.keys() | wanted.keys()):
+        ours, theirs = found.get(name), wanted.get(name)
+        if ours == theirs:  # also None: neither run has the file
+            continue
+        if ours is None or theirs is None:
+            return f"{name} is {'missing' if ours is None else 'too many'}"
+        at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
+        return f"{name} differs from byte {at}: {ours[at : at + 60]!r} for {theirs[at : at + 60]!r}"
+    return ""
+
+
 def committed(store: Store) -> Counter[int]:
     """Return the number of parts that contain each item, by the index of the item."""
     return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
