@@ -181,7 +181,6 @@ def loaded(given: argparse.Namespace, options: dict[str, str]) -> Transcriber | 
     is_reproducible, tiles, encode = (options.get("reproducible") == "true", options.pop("tiles", ""),
                                       options.pop("encode", ""))  # fmt: skip
     if transducers.model.recognises(Path(given.model)):
-        transducers.why_not_reproducible = lambda: ""
         return Transducer(given, options)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     checks._why_not_reproducible = lambda *_: ""
@@ -200,11 +199,11 @@ def encode_one_at_a_time() -> None:
 
     batched = gpu_model_runner.group_and_batch_mm_kwargs
 
-    def one_each(items: Sequence[Any], **named: Any) -> Iterator[Any]:
+    def separate(items: Sequence[Any], **named: Any) -> Iterator[Any]:
         for item in items:
             yield from batched([item], **named)
 
-    gpu_model_runner.group_and_batch_mm_kwargs = one_each
+    gpu_model_runner.group_and_batch_mm_kwargs = separate
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

@@ -44,6 +44,11 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
         ("bench_plugin.py", "realtime", f"{SPEED} plugin --lengths 2-35 --option max_model_len=128"),
         ("bench_plugin.py", "voxtral", f"{SPEED} plugin stock --text-tokens 4"),
         ("bench_plugin.py", "small_whisper", f"{SPEED} stock --text-tokens 4"),
+        (
+            "bench_reproducible.py",
+            "small_whisper",
+            f"--run a=reproducible=true --clips 2 --repeats 1 --text-tokens 4 {FEW}",
+        ),
         ("bench_run.py", "realtime", "--hours 0.05 " + FEW.replace("--option ", "--engine-option=")),
         ("bench_run.py", "realtime", f"--hours 0.03 --compare --skip-alone --workers 1 2 {REPRODUCIBLE}"),
         ("bench_phases.py", "realtime", PHASES),
