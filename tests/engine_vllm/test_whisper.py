@@ -167,3 +167,31 @@ def test_hints_and_the_task_stand_before_the_text(whisper: Path) -> None:
     assert tokenizer.decode(tokens[1:]).startswith(" Term0, Term1, Term2")
     assert warning is not None
     assert warning.endswith("of 100 hotwords have no room")
+
+
+def test_reproducible_results_do_not_depend_on_company(
+    whisper: Path, speech: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Recordings have the same tokens and scores twice in one batch, in another order with half the company, and
+    alone, without compiled code.
+
+    On a CPU oneDNN chooses its kernels by the number of rows, so that scores agree in four digits only.
+    """
+    import soundfile
+    from engine_runs import streamed
+
+    rows = [row for row in speech if row["lang"] == "en" and row["audio_filepath"].endswith(".flac")][:4]
+    audio = {row["id"]: soundfile.read(row["audio_filepath"], dtype="float32")[0] for row in rows}
+    twice = {**audio, **{f"{name} again": samples.copy() for name, samples in audio.items()}}
+    options = ("dtype=float32", "max_num_batched_tokens=2048", "watch=false", "reproducible=true")
+    together = streamed(whisper, twice, tmp_path, *options, "max_num_seqs=3")
+    mixed = streamed(whisper, dict([*audio.items()][::-2]), tmp_path, *options, "max_num_seqs=2")
+    alone = streamed(whisper, dict([*audio.items()][:2]), tmp_path, *options, "max_num_seqs=1")
+    others = {f"{name} again": name for name in audio}
+    for results, names in ((together, others), (mixed, {name: name for name in mixed["texts"]}),
+                           (alone, {name: name for name in alone["texts"]})):  # fmt: skip
+        for name, first in names.items():
+            assert results["tokens"][name] == together["tokens"][first]
+            (scores,), (expected,) = results["logprobs"][name], together["logprobs"][first]
+            assert scores == pytest.approx(expected, abs=1e-4)
+    assert len({*together["texts"].values()}) == len(audio)

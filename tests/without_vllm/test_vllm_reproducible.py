@@ -36,7 +36,7 @@ def model(folder: Path, family: str = REALTIME, **others: Any) -> Model:
 @pytest.mark.parametrize(
     ("others", "family", "plugin", "reason"),
     [
-        ({"dtype": "float16"}, WHISPER, False, "vLLM computes its decoder by other code"),
+        ({}, WHISPER, False, "with dtype=bfloat16; give float16"),
         ({}, TRANSCRIPTION, False, "its results were not compared"),
         ({"task": SPEAK}, SPEECH, True, "its results were not compared"),
         ({"task": ASK}, INSTRUCT, False, "its results were not compared"),
@@ -59,6 +59,7 @@ def test_what_was_not_compared_is_refused(
         check(model(tmp_path, family), settings, decision)
     check(model(tmp_path), REPRODUCIBLE, ON)
     check(model(tmp_path, INSTRUCT), REPRODUCIBLE, prefill.Decision(on=False))
+    check(model(tmp_path, WHISPER), replace(REPRODUCIBLE, dtype="float16"), prefill.Decision(on=False))
     with pytest.raises(ConfigError, match="with weights in 8 bits"):
         check(model(tmp_path, quantization={"qformat_weight": "fp8_e4m3"}), REPRODUCIBLE, ON)
 

@@ -336,7 +336,8 @@ _OF_RUN = {
     ),
     "reproducible": option(
         "--reproducible", is_flag=True, cls=ForwardedOption, group=MODEL,
-        help="Make text, times and confidences depend on the item alone. For transcripts of Voxtral on an H200.",
+        help="Make text, times and confidences depend on the item alone. For transcripts of Voxtral and Whisper on an "
+        "H200.",
     ),
     **{name: setting_option(_DECLARED[name]) for name in ("kernel_cache", "language", "audio_stream", *_DECLARED)},
 }  # fmt: skip

@@ -80,7 +80,10 @@ def _why_not_reproducible(
     """
     family = family_of(model.family, settings.task)
     if not family.reproducible_dtype:
-        return f"this holds for transcripts of Voxtral, and not for {model.name}: {family.why_not_reproducible}"
+        return (
+            f"this holds for transcripts of Voxtral and Whisper, and not for {model.name}: "
+            f"{family.why_not_reproducible}"
+        )
     if family.plugin_by_default and not plugin.on:
         return "this holds for the encoder once per chunk alone, and the plugin that runs it so is off"
     if plugin.on and not (family.plugin_by_default or family.runs_in_plugin_alone):

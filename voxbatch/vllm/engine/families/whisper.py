@@ -47,10 +47,7 @@ class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
     name, profile = WHISPER, "whisper"
-    why_not_reproducible = (
-        "vLLM computes its decoder by other code in a step that also encodes a recording, so that its results "
-        "depend on the other requests"
-    )
+    reproducible_dtype = "float16"
     compiles_reproducibly = False  # no step that encodes a recording has compiled code
     uses_language = True
     takes_hints = True
