@@ -45,7 +45,8 @@ def model(folder: Path, family: str = REALTIME, **others: Any) -> Model:
         ({}, REALTIME, False, "the plugin that runs it so is off"),
         ({"tensor_parallel_size": 2}, REALTIME, True, "with tensor_parallel_size=2"),
         ({"dtype": "float16"}, REALTIME, True, "with dtype=float16"),
-        ({"fp8": "kv"}, REALTIME, True, "with fp8=kv"),
+        ({"fp8": "kv"}, INSTRUCT, False, "with fp8=kv"),
+        ({"quantization": "fp8"}, REALTIME, True, "with quantization=fp8"),
         ({"attention_backend": "FLASH_ATTN"}, REALTIME, True, "with attention_backend=FLASH_ATTN"),
     ],
 )
@@ -58,6 +59,7 @@ def test_what_was_not_compared_is_refused(
     with pytest.raises(ConfigError, match=f"reproducible=true: .*{reason}"):
         check(model(tmp_path, family), settings, decision)
     check(model(tmp_path), REPRODUCIBLE, ON)
+    check(model(tmp_path), replace(REPRODUCIBLE, fp8="decoder,encoder,kv"), ON)
     check(model(tmp_path, INSTRUCT), REPRODUCIBLE, prefill.Decision(on=False))
     check(model(tmp_path, WHISPER), replace(REPRODUCIBLE, dtype="float16"), prefill.Decision(on=False))
     with pytest.raises(ConfigError, match="with weights in 8 bits"):

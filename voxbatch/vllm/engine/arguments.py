@@ -35,6 +35,8 @@ needs memory that NVSwitch multicasts. Virtual machines often lack such memory; 
 (benchmarks/RESULTS.md)."""
 UNCOMPILED = {"mode": "NONE"}
 """Part of compilation_config without compiled code."""
+DECODE_GRAPHS = "FULL_DECODE_ONLY"
+"""vLLM's mode of CUDA graphs that needs no compiled code."""
 
 
 def concurrency(model: Model, settings: VllmSettings, prefilled: bool, request_bytes: int = 0) -> int:
@@ -102,7 +104,7 @@ def llm_arguments(
     compilation, sizes = {"cudagraph_mode": mode, **compiler_passes(settings)}, capture_sizes(requests)
     compilation |= {} if is_compiled else UNCOMPILED
     if small_job and mode != "PIECEWISE":
-        compilation |= {**UNCOMPILED, "cudagraph_mode": "FULL_DECODE_ONLY"}
+        compilation |= {**UNCOMPILED, "cudagraph_mode": DECODE_GRAPHS}
         rows = min(requests, 2 * small_job)  # a suspect chunk is decoded again in two halves
         sizes, planned = few_capture_sizes(rows), room(settings)
         assert planned is not None
@@ -128,11 +130,11 @@ def attention_backend(with_plugin: bool, settings: VllmSettings, gpu_info: gpu.G
 
 
 def graph_mode(settings: VllmSettings, is_compiled: bool = True) -> str:
-    """Return vLLM's mode of CUDA graphs; by default the fullest one that vLLM can capture for each family, and none
-    without compiled code, because the bits of steps with and without graphs were not compared."""
+    """Return vLLM's mode of CUDA graphs; by default the fullest one that vLLM can capture for each family. Without
+    compiled code these are the graphs of steps that only decode, which have the bits of such steps without graphs."""
     if settings.cudagraph_mode != AUTO:
         return settings.cudagraph_mode
-    return "FULL_AND_PIECEWISE" if is_compiled else "NONE"
+    return "FULL_AND_PIECEWISE" if is_compiled else DECODE_GRAPHS
 
 
 def capture_sizes(requests: int) -> list[int]:

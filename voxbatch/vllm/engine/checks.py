@@ -93,7 +93,7 @@ def _why_not_reproducible(
     if gpus and settings.dtype != family.reproducible_dtype:
         return f"this was not compared with dtype={settings.dtype}; give {family.reproducible_dtype}"
     for name in ("fp8", "quantization", "attention_backend"):
-        if value := getattr(settings, name):
+        if (value := getattr(settings, name)) and not (name == "fp8" and family.is_reproducible_in_8_bits):
             return f"this was not compared with {name}={value}; leave one of the two options out"
     if model.shape().get("quantization"):
         return f"this was not compared with weights in 8 bits, which {model.name} has"

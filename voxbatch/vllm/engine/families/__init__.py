@@ -59,6 +59,8 @@ class Family(ABC):
     reproducible_dtype = ""
     """The number format in which the results of the family were the same in any company of requests; see the option
     `reproducible`. Empty if they were not, or differed."""
+    is_reproducible_in_8_bits = False
+    """True if this also holds for the parts in the option `fp8`."""
     why_not_reproducible = "its results were not compared in other company"
     """The reason if there is no such format."""
     compiles_reproducibly = True

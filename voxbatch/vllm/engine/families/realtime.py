@@ -35,6 +35,7 @@ class Realtime(Voxtral):
     name, profile = REALTIME, "ctx512-batch"
     plugin_by_default = True
     reproducible_dtype = "bfloat16"
+    is_reproducible_in_8_bits = True
     encoder_has_kv = True
     has_speed_forecast = True
     memory_type = memory.StreamingFootprint
