@@ -29,6 +29,8 @@ LONG_WORD = 24
 """Characters from which a word of code may break anywhere; a shorter one breaks nowhere, not even after a hyphen."""
 SHORT_CELL = 18
 """Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
+HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)([^<\s]*-[^<\s]{1,40})')
+"""A word of a command with a hyphen, such as an option, behind the mark of the white space or sign before it."""
 PHONE, CHARACTER, PADDING = 358, 7.5, 21
 """Pixels that a table has on a phone, and that a character and a cell's padding take of them."""
 
@@ -51,7 +53,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return a long page with a folded list of its headings below the title."""
+    """Return the page with whole words in commands and, if it is long, with a folded list of its headings."""
+    html = HYPHENATED.sub(r'\1<span class="whole">\2</span>', html)
     headings = [heading for title in page.toc for heading in title.children]
     if len(headings) < LONG_PAGE:
         return html
