@@ -31,7 +31,7 @@ SHORT_CELL = 18
 """Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
 HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)([^<\s]*-[^<\s]{1,40})')
 """A word of a command with a hyphen, such as an option, behind the mark of the white space or sign before it."""
-PHONE, CHARACTER, PADDING = 358, 7.5, 21
+PHONE, CHARACTER, PADDING = 358, 7.6, 21
 """Pixels that a table has on a phone, and that a character and a cell's padding take of them."""
 
 
