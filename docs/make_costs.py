@@ -76,7 +76,8 @@ def _speed(model: str, gpu: str) -> str:
     if speed is None:
         return "no figure"
     error = f" ± {100 * speed.error:.0f} %" if speed.error else ""
-    return f"{speed.rtfx:,}{error}, {speed.kind}"
+    measured = f": {speed.source}" if speed.kind == "measured" else ""
+    return f"{speed.rtfx:,}{error}, {speed.kind}{measured}"
 
 
 def costs() -> list[list[str]]:
