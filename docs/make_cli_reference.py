@@ -41,6 +41,8 @@ BEGINNING = """\
 `VOXBATCH_MODEL`. A flag comes before its variable, then files for vLLM, `--profile` and the default.
 
 All commands take the options of [Stores](#voxbatch-run), except {without}.
+
+{links}. [What to use for what](index.md#commands)
 """
 SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for tests")
 """Words of the engine options that people leave to an option of a command, and that the page leaves out."""
@@ -57,19 +59,19 @@ SHARED = "Options of several commands"
 
 
 def reference() -> str:
-    """Return the page: a table of the commands, a section for each, what they share, and the engines' options."""
+    """Return the page: links to the commands, a section for each, what they share, and the engines' options."""
     names = cli.list_commands(click.Context(cli))
-    rows = [(f"[`{name}`](#voxbatch-{name})", cli.commands[name].get_short_help_str(WIDTH)) for name in names]
     shared = _shared(names)
-    options = [row for engine, declared, defaults in ENGINES for row in _engine(engine, declared, defaults)]
     return "\n".join([
-        BEGINNING.format(without=", ".join(f"`{name}`" for name in names if not _groups(cli.commands[name])[STORES])),
-        _table(("command", "what it does"), rows),
+        BEGINNING.format(
+            without=", ".join(f"`{name}`" for name in names if not _groups(cli.commands[name])[STORES]),
+            links=" · ".join(f"[`{name}`](#voxbatch-{name})" for name in names),
+        ),
         *(_section(name, shared) for name in names),
         f"## {SHARED}\n\n{_list(shared)}",
         "## Engine options\n",
         "For `--engine-option NAME=VALUE`; those that options above set are left out. vLLM with ctx512-batch.\n",
-        _folded(f"All {len(options)} options", _table(("option", "engine", "meaning"), options)),
+        *(_folded(engine, _list(_engine(declared, defaults))) for engine, declared, defaults in ENGINES),
     ])  # fmt: skip
 
 
@@ -148,10 +150,6 @@ def _folded(summary: str, text: str) -> str:
     return f"<details markdown>\n<summary>{summary}</summary>\n\n{text}\n</details>\n"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows)).replace("| --- ", "|---")
-
-
 def _list(records: Iterable[Record]) -> str:
     """Return options as a list, which fits a narrow screen."""
     return "".join(f"- `{names}`: {_text(meaning)}\n" for names, meaning in records)
@@ -162,14 +160,13 @@ def _text(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;").replace("*", r"\*")
 
 
-def _engine(engine: str, settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each option of an engine: its name and default, the engine, and its meaning."""
+def _engine(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> Iterator[Record]:
+    """Yield the options of an engine, each with its default, without those that people leave to a command's option."""
     for name, declared in settings.items():
-        if SET_BY_ANOTHER.search(declared.help):
-            continue
-        default = defaults[name]
-        text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
-        yield f"`{name}={text}`", engine, _text(declared.help)
+        if not SET_BY_ANOTHER.search(declared.help):
+            default = defaults[name]
+            text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
+            yield f"{name}={text}", declared.help
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def day(known: date | str | None) -> str:
 
 def machines() -> list[list[str]]:
     """Return the table of the machines' prices."""
-    head = ["machine", "USD an hour", "price of", "read on"]
+    head = ["machine", "USD an hour", "price of"]
     rows = [
-        [f"`{name}`: {entry.machine}", f"{entry.usd_per_hour:g}", day(entry.priced_on), f"{entry.read_on}"]
+        [f"`{name}`: {entry.machine}", f"{entry.usd_per_hour:g}", day(entry.priced_on)]
         for name, entry in prices.machines().items()
     ]
     return [head, *rows]
@@ -76,7 +76,8 @@ def _speed(model: str, gpu: str) -> str:
     if speed is None:
         return "no figure"
     error = f" ± {100 * speed.error:.0f} %" if speed.error else ""
-    return f"{speed.rtfx:,}{error}, {speed.kind}: {speed.source}"
+    measured = f": {speed.source}" if speed.kind == "measured" else ""
+    return f"{speed.rtfx:,}{error}, {speed.kind}{measured}"
 
 
 def costs() -> list[list[str]]:

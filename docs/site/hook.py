@@ -29,7 +29,11 @@ LONG_WORD = 24
 """Characters from which a word of code may break anywhere; a shorter one breaks nowhere, not even after a hyphen."""
 SHORT_CELL = 18
 """Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
-PHONE, CHARACTER, PADDING = 358, 7.5, 21
+HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)([^<\s]*-[^<\s]{1,40})')
+"""A word of a command with a hyphen, such as an option, behind the mark of the white space or sign before it."""
+LONG_COLUMNS = 3
+"""Columns of longer texts from which a table is too wide for a phone, whose columns would be of three words."""
+PHONE, CHARACTER, PADDING = 358, 7.6, 21
 """Pixels that a table has on a phone, and that a character and a cell's padding take of them."""
 
 
@@ -51,7 +55,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return a long page with a folded list of its headings below the title."""
+    """Return the page with whole words in commands and, if it is long, with a folded list of its headings."""
+    html = HYPHENATED.sub(r'\1<span class="whole">\2</span>', html)
     headings = [heading for title in page.toc for heading in title.children]
     if len(headings) < LONG_PAGE:
         return html
@@ -95,17 +100,18 @@ def mark_table(table: Element) -> None:
     for row in table.iterfind("tbody/tr"):
         name = "".join(row[0].itertext()) or name
         row[0].set("data-row", name)
-    width = 0.0
+    width, texts_of_length = 0.0, 0
     for column in zip(*table.iter("tr"), strict=True):
         title, *texts = ["".join(cell.itertext()) for cell in column]
         short = all(len(text) <= SHORT_CELL for text in texts)
         unbroken = [*title.split(), *(texts if short else " ".join(texts).split())]
+        texts_of_length += not short
         width += CHARACTER * min(LONG_WORD, max(map(len, unbroken), default=0)) + PADDING
         for cell in column[1:]:
             cell.set("data-title", title)
             if short:
                 cell.set("data-short", "")
-    if width > PHONE:
+    if width > PHONE or texts_of_length >= LONG_COLUMNS:
         table.set("data-stacked", "")
 
 
