@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-option "$@"
+option "$DEPLOY_OPTIONS" "$@"
 recall "$NAME"
 # shellcheck disable=SC2046 # a word for each setting
 remember $(names_in "$here/settings.sh")

@@ -118,17 +118,36 @@ def test_one_command_builds_deploys_and_tries(deployment: Deployment, tmp_path: 
     assert image_of(there) == address(digest)
     assert "NightlyRule" in fake.stacks["voxbatch"].stack.resources
 
-    assert did(there.run("teardown.sh")) == ["gone     stack voxbatch"]
+    there.changes()
+    lines = there.run("teardown.sh", "--dry-run", "--with-data")
+    assert [line for line in lines if line.startswith("plan")] == [
+        "plan     remove stack voxbatch",
+        "plan     remove repository voxbatch and its images",
+        *(f"plan     remove {what}bucket {name}" for name in (IN, OUT, MODELS) for what in ("all that is in ", "")),
+    ]
+    assert there.changes() == []
+    there.client("s3").create_bucket(Bucket="calls", CreateBucketConfiguration={"LocationConstraint": REGION})
+    lines = there.run("teardown.sh", IN_BUCKET="calls")
+    assert did(lines) == ["gone     stack voxbatch", "gone     repository voxbatch and its images"]
+    assert (
+        "kept     bucket calls: a setting named it; aws s3 rb --force s3://calls deletes it with all that is in it"
+        in lines
+    )
+    assert f"kept     bucket {OUT}: there is something in it; --with-data deletes it, too" in lines
     assert did(there.run("teardown.sh")) == []
-    assert did(there.run("deploy.sh")) == [
+    assert did(there.run("deploy.sh", VERIFY="no")) == [
+        "changed  stack voxbatch",
         "changed  stack voxbatch",
         f"changed  events of bucket {IN}: now go to EventBridge",
     ]
-    assert not {"Repository", "Recordings", "Transcripts", "Models"} & fake.stacks["voxbatch"].stack.resources.keys()
-    assert did(there.run("deploy.sh")) == []
-    lines = there.run("teardown.sh", "--all")
-    assert did(lines) == ["gone     stack voxbatch", "gone     repository voxbatch and its images"]
-    assert f"kept     bucket {OUT}: it is not empty; aws s3 rb --force s3://{OUT} deletes all that is in it" in lines
+    assert not {"Recordings", "Transcripts", "Models"} & fake.stacks["voxbatch"].stack.resources.keys()
+    assert did(there.run("deploy.sh", VERIFY="no")) == []
+    assert did(there.run("teardown.sh", "--with-data")) == [
+        "gone     stack voxbatch",
+        "gone     repository voxbatch and its images",
+        *(f"gone     {what}bucket {name}" for name in (IN, OUT, MODELS) for what in ("all that is in ", "")),
+    ]
+    assert [bucket["Name"] for bucket in there.client("s3").list_buckets()["Buckets"]] == ["calls"]
 
 
 @pytest.mark.slow
@@ -318,7 +337,11 @@ def test_settings_live_with_the_stack(deployment: Deployment) -> None:
     assert "kept     settings of stack voxbatch, except SCHEDULE= (was cron(0 2 * * ? *))" in plan
     assert ["Remove", "None", "AWS::Events::Rule", "NightlyRule"] in [line.split() for line in plan]
     assert did(there.run("deploy.sh", ALERT_EMAIL="")) == []
-    assert "kept     bucket texts (--all deletes it if it is empty)" in there.run("teardown.sh")
+    lines = there.run("teardown.sh")
+    assert (
+        "kept     bucket texts: a setting named it; aws s3 rb --force s3://texts deletes it with all that is in it"
+        in lines
+    )
 
 
 @pytest.mark.slow
@@ -449,7 +472,12 @@ def test_invalid_settings_are_refused(deployment: Deployment) -> None:
     ):
         lines = deployment.run("deploy.sh", code=1, **settings)
         assert (did(lines), message in "\n".join(lines)) == ([], True), lines
-    assert "takes nothing, or --all" in deployment.run("teardown.sh", "--everything", code=1)[0]
+    for script, word in (("teardown.sh", "--all"), ("teardown.sh", "plan"), ("endpoint/teardown.sh", "--with-data")):
+        [line] = deployment.run(script, word, code=1)
+        assert line.startswith("jobs/sagemaker: teardown.sh takes --dry-run (show what would be removed)")
+        assert line.endswith(f"; it was given: {word}")
+    [line] = deployment.run("teardown.sh", code=1, OUTBUCKET="texts")
+    assert "OUTBUCKET is no setting, and nothing reads it: did you mean OUT_BUCKET?" in line
 
 
 @pytest.mark.parametrize(
