@@ -696,7 +696,7 @@ def test_an_upload_starts_the_pipeline_with_its_hosts(
     there, fake = deployment, deployment.fake
     there.run("deploy.sh", code=1, BUILD="no")
     there.push()
-    there.run("deploy.sh", INSTANCE_COUNT="8", HOURS_PER_HOST="100")
+    there.run("deploy.sh", INSTANCE_COUNT="8", HOURS_PER_HOST="100", HOSTS_PER_DAY="9")
     manifest = b'{"audio_filepath": "a.wav", "duration": 36000}\n' * 50
     there.client("s3").put_object(Bucket=IN, Key=key, Body=gzip.compress(manifest) if ".gz" in key else manifest)
     properties = fake.stacks["voxbatch"].stack.resources["UploadsFunction"][1]
@@ -712,6 +712,20 @@ def test_an_upload_starts_the_pipeline_with_its_hosts(
     assert {parameter["Name"]: parameter["Value"] for parameter in parameters} == {
         "Bucket": IN, "Key": key, "OutputName": key, "InstanceCount": "5",
     }  # fmt: skip
+    assert run["PipelineExecutionDisplayName"] == "5-hosts-6a7e8feb"
+    refused = (
+        "5 hosts, and the runs of this day \\(UTC\\) had 5; HOSTS_PER_DAY is 9: .* raise HOSTS_PER_DAY of deploy.sh"
+    )
+    with pytest.raises(RuntimeError, match=refused):
+        uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
+    client.start_pipeline_execution(PipelineName="voxbatch", PipelineParameters=[])  # a night has one host
+    monkeypatch.setenv("HOSTS_PER_DAY", "10")
+    with pytest.raises(RuntimeError, match="had 6; HOSTS_PER_DAY is 10"):
+        uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
+    monkeypatch.setenv("HOSTS_PER_DAY", "11")
+    uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
+    assert len(client.list_pipeline_executions(PipelineName="voxbatch")["PipelineExecutionSummaries"]) == 3
+    uploads_function()["start"](event, None)  # an event that comes twice is asked for by its token, and not refused
 
 
 # ── SageMaker: template.yaml ──────────────────────────────────────────────────────────────────────────────────────────

@@ -72,12 +72,12 @@ def _forecast_lines(forecast: Forecast, limit_s: int | None) -> Iterator[str]:
 def _bounds(forecast: Forecast, limit_s: int | None) -> str:
     """Return the price of the starts, and that of an attempt of all tasks up to their limit: what is known of a price
     without the hours of audio."""
-    if forecast.start_usd is None or forecast.usd_per_hour is None or not limit_s:
+    most_usd = forecast.most_usd(limit_s)
+    if forecast.start_usd is None or most_usd is None or not limit_s:
         return ""
-    most = forecast.tasks * limit_s / 3600 * forecast.usd_per_hour
     return (
         f"; the starts cost about {_usd(forecast.start_usd)}, and tasks of {format_duration(limit_s)}, their limit, "
-        f"${most:,.2f} an attempt"
+        f"${most_usd:,.2f} an attempt"
     )
 
 

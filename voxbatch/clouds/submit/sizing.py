@@ -122,6 +122,13 @@ class Forecast:
         work_usd = self.work_usd + (self.second_usd or 0.0)
         return work_usd + lowest, work_usd + highest
 
+    def most_usd(self, limit_s: int | None) -> float | None:
+        """Return the highest expected price of the run; if the hours of audio are unknown, that of an attempt of all
+        tasks up to their limit."""
+        if self.usd is not None:
+            return self.usd[1]
+        return None if self.usd_per_hour is None or limit_s is None else self.tasks * limit_s / 3600 * self.usd_per_hour
+
     @property
     def break_even_hours(self) -> float | None:
         """Hours of audio whose work costs as much as one average start."""
