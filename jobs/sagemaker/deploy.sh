@@ -174,4 +174,7 @@ deploy_stack "$NAME" template.yaml "${ground[@]}" "${runs[@]}" "Options=$(option
 [[ $make_in == yes ]] || events
 if [[ $VERIFY == yes && $can_run == yes ]]; then verify; fi
 if [[ $KERNELS == yes && $can_run == yes ]] && { [[ $VERIFY == yes ]] || ! has_kernels; }; then compile_kernels; fi
+repository=$(call ecr describe-repositories --repository-names "$NAME" --query 'repositories[0].repositoryUri' --output text)
+role=$(call iam get-role --role-name "$NAME-run" --query Role.Arn --output text)
+say ready "voxbatch submit s3://$IN_BUCKET/calls.jsonl -o s3://$OUT_BUCKET/calls --target sagemaker --image $repository@$DIGEST --role $role${VOXBATCH_MODEL:+ --model $VOXBATCH_MODEL}${VOXBATCH_KERNEL_CACHE:+ --kernel-cache $VOXBATCH_KERNEL_CACHE}"
 say ready "aws s3 cp calls.jsonl s3://$IN_BUCKET/$UPLOADS → s3://$OUT_BUCKET/${UPLOADS}calls/"

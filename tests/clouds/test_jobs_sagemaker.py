@@ -23,7 +23,7 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 from cloudformation import Stack, load
-from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment, understood
 from fake_aws import FakeAws, pairs, parameters, validated
 from outputs import FAST
 from sagemaker_deployment import (
@@ -283,7 +283,10 @@ def test_kernels_are_compiled_once_by_a_role_of_their_own(deployment: Deployment
     fake.on_run = run
     fake.quotas = {"ml.g6.2xlarge for processing job usage": 4.0}
     there.run("deploy.sh", KERNELS="yes")
-    there.run("deploy.sh", KERNELS="yes")
+    submit = there.run("deploy.sh", KERNELS="yes")[-2].removeprefix("ready    voxbatch ")
+    understood(*shlex.split(submit))
+    assert f"--role arn:aws:iam::{ACCOUNT}:role/voxbatch-run --kernel-cache s3://{MODELS}/kernels/compiled" in submit
+    assert f"--image {image_of(there)} " in submit
     [compiled] = runs
     assert compiled["Role"] == f"arn:aws:iam::{ACCOUNT}:role/voxbatch-kernels"
     assert (compiled["Bucket"], compiled["Key"]) == (MODELS, "kernels/source/kernels.jsonl")
