@@ -346,7 +346,7 @@ def test_damaged_run_file_ends_a_run_with_a_reason(
     command = ("run", manifest(0.5), *SCRIPTED)
     voxbatch(*command)
     (tmp_path / "m.voxbatch" / "run.json").write_bytes(b"{}")
-    message = "run.json was not written by this version of voxbatch; choose another OUT with -o"
+    message = "run.json was not written by this version of voxbatch; continue with the one that wrote it, or"
     for again in (command, ("merge", "m.voxbatch")):
         done = voxbatch(*again)
         assert done.returncode == 1
