@@ -159,7 +159,7 @@ def start(
             print_plan(config)
         return
     show_progress = can_animate() and not as_json and not quiet
-    ending = Ending(quiet or _is_collected(), verbose, stdout or "", exit_zero, videos)
+    ending = Ending(quiet, verbose, stdout or "", exit_zero, videos, shows_items=not _is_collected())
     leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
 
 
