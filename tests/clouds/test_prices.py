@@ -134,7 +134,6 @@ def test_the_page_calculates_runs_from_the_forecast() -> None:
     expected = previews.expected_speed("vllm", None, {}, None, L4)
     assert expected is not None
     high, low = 1.3 * expected.rtfx, 0.7 * expected.rtfx
-    account = "123456789012"
     (start,) = {
         submit.CloudRun().start_time("vllm"),
         submit.SageMaker(
