@@ -96,17 +96,13 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
     """Log the figures of a finished run, and whether other shards are still to come.
 
     Among the figures, `items` is done + failed + resumed. A figure is None if it is unknown. The figures are for
-    programs: in a log of text there are none, because the outcome follows. If items failed, they are a warning, which
-    the first failed items of a merged run precede.
+    programs: in a log of text there are none, because the outcome follows. If items failed, they are a warning. The log
+    of a job goes to others than its outputs, so it has neither texts nor names of recordings.
     """
     p, summary, usage = result.progress, result.summary, result.usage or Usage(0.0, 0.0, 0.0, 0.0)
     price, shard, wall_s = config.usd_per_hour, f"{config.shard}/{config.shards}", p.wall_s
     failed = summary.failed if summary else p.resumed_failed + p.failed
     if log.as_json:
-        for item in first_failures(config.stores.out(config.out)) if summary and failed else []:
-            log.warning(
-                "item_failed", out=config.out, id=item.id, audio_filepath=item.path, kind=item.kind, text=item.reason
-            )
         log_figures = log.warning if failed else log.info
         log_figures(
             "run_finished", out=config.out, shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,

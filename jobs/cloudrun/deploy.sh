@@ -32,6 +32,7 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   TASKS          tasks of a job execution that says no other number                             1
   MAX_TASKS      tasks that the dispatcher may give a run; a run that needs more is a dead letter  100
   MAX_USD        what a run may be expected to cost; a dearer one is a dead letter. 0: no limit   0
+  MAX_USD_PER_DAY  the same for all runs that uploads start in a UTC day, and for those of the nights   300
   BUDGET_USD     a month in the project: a budget that tells at 50, 90 and 100 % of it. 0: none   0
   BATCH_WINDOW   seconds of uploads that are started together; 0: each by itself                  60
   PARALLELISM    tasks at a time; 0: as many as the quotas allow                                0
@@ -81,6 +82,7 @@ TASKS="${TASKS:-1}"
 PARALLELISM="${PARALLELISM:-0}"
 MAX_TASKS="${MAX_TASKS:-100}"
 MAX_USD="${MAX_USD:-0}"
+MAX_USD_PER_DAY="${MAX_USD_PER_DAY:-300}"
 BUDGET_USD="${BUDGET_USD:-0}"
 BATCH_WINDOW="${BATCH_WINDOW:-60}"
 MAX_RETRIES="${MAX_RETRIES:-5}"
@@ -102,6 +104,7 @@ number TASKS "$TASKS" 1 10000
 number PARALLELISM "$PARALLELISM" 0 10000
 number MAX_TASKS "$MAX_TASKS" 1 10000
 number MAX_USD "$MAX_USD" 0 1000000
+number MAX_USD_PER_DAY "$MAX_USD_PER_DAY" 0 1000000
 number BUDGET_USD "$BUDGET_USD" 0 100000000
 number BATCH_WINDOW "$BATCH_WINDOW" 0 86400
 number MAX_RETRIES "$MAX_RETRIES" 0 10
@@ -114,7 +117,8 @@ TF_VAR_nightly=false
 [[ "$NIGHTLY" == no ]] || TF_VAR_nightly=true
 export TF_VAR_nightly TF_VAR_uploads="$UPLOADS" TF_VAR_schedule="$SCHEDULE" TF_VAR_time_zone="$TIME_ZONE"
 export TF_VAR_prefix_uploads="$PREFIX_UPLOADS" TF_VAR_prefix_nightly="$PREFIX_NIGHTLY" TF_VAR_tasks="$TASKS"
-export TF_VAR_max_tasks="$MAX_TASKS" TF_VAR_max_usd="$MAX_USD" TF_VAR_budget_usd="$BUDGET_USD"
+export TF_VAR_max_tasks="$MAX_TASKS" TF_VAR_max_usd="$MAX_USD" TF_VAR_max_usd_per_day="$MAX_USD_PER_DAY"
+export TF_VAR_budget_usd="$BUDGET_USD"
 export TF_VAR_batch_window="$BATCH_WINDOW" TF_VAR_parallelism="$PARALLELISM" TF_VAR_max_retries="$MAX_RETRIES" TF_VAR_task_timeout="$TASK_TIMEOUT"
 export TF_VAR_memory_gib="$MEMORY_GIB" TF_VAR_disk_gib="$DISK_GIB" TF_VAR_usd_per_hour="$USD_PER_HOUR"
 export TF_VAR_bucket_in="$BUCKET_IN" TF_VAR_bucket_out="$BUCKET_OUT" TF_VAR_bucket_kernels="$BUCKET_KERNELS"

@@ -65,14 +65,16 @@ parameter() { # parameter STACK NAME: put a parameter of the last deployment int
         --query "Stacks[0].Parameters[?ParameterKey=='$2'].ParameterValue"
 }
 
-DEFAULTS=no DRY_RUN=no
-option() { # option "$@": read the options of a deploy.sh, and stop at a mistyped setting
-    local word mistyped
-    for word in "$@"; do
+DEFAULTS=no DRY_RUN=no WITH_DATA=no
+DEPLOY_OPTIONS="--dry-run (show what would change) and --defaults (forget the settings of the last run)"
+option() { # option SENTENCE "$@": read the options of a script, which the sentence names, and stop at a mistyped setting
+    local takes=$1 word mistyped
+    for word in "${@:2}"; do
+        [[ $word == --* && " $takes " == *" $word "* ]] || stop "${0##*/} takes $takes; it was given: $word"
         case $word in
         --dry-run) DRY_RUN=yes ;;
         --defaults) DEFAULTS=yes ;;
-        *) stop "deploy.sh takes --dry-run (show what would change) and --defaults (forget the settings of the last run); it was given: $word" ;;
+        --with-data) WITH_DATA=yes ;;
         esac
     done
     mistyped=$(compgen -e | awk -v known="$(settings_of "$here/settings.sh" "$here/endpoint/settings.sh")" -f "$here/../near_names.awk")
@@ -118,11 +120,15 @@ remember() { # remember NAME…: put those of the settings that were set, now or
     done
 }
 
+usual_bucket() { # usual_bucket in|out|models: print the name of a bucket that no setting names
+    echo "$NAME-$1-$ACCOUNT-$REGION"
+}
+
 check_settings() { # fill in the names of the buckets, and stop if a setting of both deploy.sh is wrong
     local type
-    IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
-    OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
-    MODELS_BUCKET=${MODELS_BUCKET:-$NAME-models-$ACCOUNT-$REGION}
+    IN_BUCKET=${IN_BUCKET:-$(usual_bucket in)}
+    OUT_BUCKET=${OUT_BUCKET:-$(usual_bucket out)}
+    MODELS_BUCKET=${MODELS_BUCKET:-$(usual_bucket models)}
     for type in $INSTANCE_TYPE $NIGHTLY_TYPE ${FALLBACK_TYPES//,/ }; do # AWS refuses the job: these disks encrypt themselves
         [[ -z $VOLUME_KMS_KEY || ! $type =~ ^ml\.(g[4-9]|p3dn|p[4-9]) ]] ||
             stop "VOLUME_KMS_KEY: an $type has disks of its own, which the machine encrypts, and takes no key: leave it empty"
@@ -161,7 +167,10 @@ deploy_stack() { # deploy_stack STACK TEMPLATE NAME=VALUE…: show the changes o
     if found ValidationError cloudformation describe-stacks --stack-name "$name" --query 'Stacks[0].StackStatus' \
         --output text; then
         case $answer in
-        ROLLBACK_COMPLETE) remove_stack "$name" ;; # what is left of a first attempt cannot be changed
+        ROLLBACK_COMPLETE) # what is left of a first attempt cannot be changed
+            remove_stack "$name"
+            [[ $DRY_RUN == no ]] || return 0
+            ;;
         REVIEW_IN_PROGRESS) ;;
         *) kind=update ;;
         esac
@@ -210,14 +219,22 @@ confirm_losses() { # return 1 if the plan takes something with messages or data 
     [[ $reply == yes ]]
 }
 
+remove() { # remove WHAT aws-arguments…: remove something, or say so in a dry run
+    if [[ $DRY_RUN == yes ]]; then
+        say plan "remove $1"
+        return
+    fi
+    call "${@:2}" >/dev/null
+    say gone "$1"
+}
+
 remove_stack() {
     if ! has_stack "$1"; then
         say absent "stack $1"
         return
     fi
-    call cloudformation delete-stack --stack-name "$1"
-    call cloudformation wait stack-delete-complete --stack-name "$1"
-    say gone "stack $1"
+    [[ $DRY_RUN == yes ]] || call cloudformation delete-stack --stack-name "$1"
+    remove "stack $1" cloudformation wait stack-delete-complete --stack-name "$1"
 }
 
 has_image() { # put the digest and the form of the image into $answer

@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-option "$@"
+option "$DEPLOY_OPTIONS" "$@"
 recall "$NAME"
 # shellcheck disable=SC2046 # a word for each setting
 remember $(names_in "$here/settings.sh")
@@ -130,7 +130,8 @@ ground=("Name=$NAME" "InBucket=$IN_BUCKET" "OutBucket=$OUT_BUCKET" "ModelsBucket
     "MakeOutBucket=$make_out" "MakeModelsBucket=$make_models" "MakeRepository=$make_repository" "AlertEmail=$ALERT_EMAIL"
     "KmsKey=$KMS_KEY" "HubTokenSecret=$HUB_TOKEN_SECRET" "$memory")
 runs=("Uploads=$UPLOADS" "Schedule=$SCHEDULE" "Nightly=$NIGHTLY" "NightlyType=${NIGHTLY_TYPE:-$INSTANCE_TYPE}"
-    "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "HoursPerHost=$HOURS_PER_HOST" "DiskGB=$DISK_GB"
+    "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "HoursPerHost=$HOURS_PER_HOST"
+    "HostsPerDay=$HOSTS_PER_DAY" "DiskGB=$DISK_GB"
     "MaxSeconds=$((MAX_HOURS * 3600))" "Subnets=$SUBNETS" "SecurityGroups=$SECURITY_GROUPS"
     "VolumeKmsKey=$VOLUME_KMS_KEY" "Tags=$(sed -E 's/([^=,]+)=([^,]*)/{"Key": "\1", "Value": "\2"}/g' <<<"$TAGS")")
 
@@ -173,4 +174,7 @@ deploy_stack "$NAME" template.yaml "${ground[@]}" "${runs[@]}" "Options=$(option
 [[ $make_in == yes ]] || events
 if [[ $VERIFY == yes && $can_run == yes ]]; then verify; fi
 if [[ $KERNELS == yes && $can_run == yes ]] && { [[ $VERIFY == yes ]] || ! has_kernels; }; then compile_kernels; fi
+repository=$(call ecr describe-repositories --repository-names "$NAME" --query 'repositories[0].repositoryUri' --output text)
+role=$(call iam get-role --role-name "$NAME-run" --query Role.Arn --output text)
+say ready "voxbatch submit s3://$IN_BUCKET/calls.jsonl -o s3://$OUT_BUCKET/calls --target sagemaker --image $repository@$DIGEST --role $role${VOXBATCH_MODEL:+ --model $VOXBATCH_MODEL}${VOXBATCH_KERNEL_CACHE:+ --kernel-cache $VOXBATCH_KERNEL_CACHE}"
 say ready "aws s3 cp calls.jsonl s3://$IN_BUCKET/$UPLOADS → s3://$OUT_BUCKET/${UPLOADS}calls/"

@@ -15,6 +15,7 @@
 : "${FALLBACK_TYPES:=}"             # up to four machines to take if INSTANCE_TYPE is not free: ml.g6e.2xlarge,ml.g7.2xlarge
 : "${INSTANCE_COUNT:=4}"            # most hosts of a run that an upload starts; the quota may allow fewer
 : "${HOURS_PER_HOST:=400}"          # hours of audio for each of these hosts, by the durations in the manifest; 400 take some 4 h
+: "${HOSTS_PER_DAY:=100}"             # hosts of all runs of a UTC day; an upload beyond them goes to the queue of dead letters
 : "${DISK_GB:=100}"                 # disk of each host, for the image and a model that is not in it
 : "${MAX_HOURS:=24}"                # after this time SageMaker stops the job; committed items are safe
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import deployments
 import pytest
 from botocore import xform_name
 from click.testing import CliRunner
-from clouds import Call, Endpoint, ServiceModel, google_reply
+from clouds import Call, Endpoint, ServiceModel, google_reply, remove_logins
 from deployments import NOW, TASKS, Deployed, ago
 from servers import Reply
 from web_server import served
 
-from voxbatch.cli import cli
+from voxbatch.cli import cli, main
 from voxbatch.clouds.deployment import cloudrun, lines, sagemaker
 from voxbatch.clouds.submit import CloudRun
 
@@ -81,6 +82,42 @@ def test_no_deployment(deployed: Deployed) -> None:
     assert "check --name, --project and --region, or make the deployment: jobs/cloudrun/deploy.sh" in str(
         done.exception
     )
+
+
+WRONG: list[tuple[str, int, str]] = [
+    ("--target cloudrun --region r", 1, "cannot use the Cloud Run job voxbatch: no usable credentials ("),
+    ("--target cloudrun", 2, "which region the Cloud Run job voxbatch is in is not known: give --region, or set "),
+    ("--target sagemaker --region us-east-1", 1, "cannot list the processing jobs of SageMaker: no usable credentials"),
+    ("--target sagemaker", 2, "cannot list the processing jobs of SageMaker: which region is not known"),
+    ("--target sagemaker --project p", 2, "--project is for --target cloudrun; leave it out for sagemaker"),
+    ("--target sagemaker --name A", 2, "Invalid value for '--name': 'A': give 1 to 63 small letters, digits and "),
+    ("--target cloudrun --name A", 2, "Invalid value for '--name': 'A': give 1 to 63 small letters, digits and "),
+    ("", 2, "Missing option '--target'. Give cloudrun or sagemaker."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
+def test_what_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str, code: int,
+    message: str,
+) -> None:  # fmt: skip
+    """A login, a target or a place that is missing gives one line, which says what to do and claims no start."""
+    remove_logins(monkeypatch, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["voxbatch", "deployment", *arguments.split()])
+    with pytest.raises(SystemExit) as left:
+        main()
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert left.value.code == code
+    assert told.startswith(f"Error: {message}")
+    assert "cannot start" not in told
+
+
+def test_connection_that_fails_starts_nothing(deployed: Deployed) -> None:
+    """A connection that fails is told as a look that may be tried again, not as a submission."""
+    deployed.endpoint.replies += ["reset"] * 9
+    done = CliRunner().invoke(cli, ["deployment", "--target", "cloudrun"])
+    assert str(done.exception).startswith("cannot list the executions of the Cloud Run job voxbatch of project my-")
+    assert "try again: nothing is started twice" in str(done.exception)
 
 
 # ── SageMaker ─────────────────────────────────────────────────────────────────────────────────────────────────────────

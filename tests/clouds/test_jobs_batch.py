@@ -19,7 +19,7 @@ from sagemaker_deployment import ACCOUNT, REGION, jobs_stack
 
 TEMPLATE = ROOT / "jobs" / "aws-batch" / "template.yaml"
 PARAMETERS = {"InBucket": "calls-in", "OutBucket": "calls-out", "Vpc": "vpc-1", "Subnets": "subnet-1,subnet-2"}
-IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch-batch:latest"
+IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch-batch:1"
 MOST_ATTEMPTS = 10
 """Retries of a job of AWS Batch: https://docs.aws.amazon.com/batch/latest/APIReference/API_RetryStrategy.html"""
 
@@ -111,6 +111,24 @@ def names(resources: dict[str, Any]) -> list[str]:
         for key, value in properties.items()
         if key.endswith("Name") and isinstance(value, str) and key != "PolicyName"
     ]
+
+
+def test_buckets_and_images_are_hardened() -> None:
+    """A tag of the repository never changes, a key encrypts both buckets, whatever comes without TLS is refused, and
+    jobs only read the bucket of models."""
+    stack = made(KmsKey="arn:aws:kms:eu-central-1:123456789012:key/1", ModelsBucket="calls-models")
+    assert stack["Repository"]["ImageTagMutability"] == "IMMUTABLE"
+    for bucket, policy in (("Recordings", "RecordingsPolicy"), ("Transcripts", "TranscriptsPolicy")):
+        [rule] = stack[bucket]["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        assert rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"] == "aws:kms"
+        [denial] = stack[policy]["PolicyDocument"]["Statement"]
+        assert (denial["Effect"], denial["Action"]) == ("Deny", "s3:*")
+        assert denial["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+        assert {place.partition(":::")[2].rstrip("/*") for place in denial["Resource"]} == {stack[bucket]["BucketName"]}
+    statements = {each["Sid"]: each for each in stack["JobRole"]["Policies"][0]["PolicyDocument"]["Statement"]}
+    assert statements["ReadModels"]["Action"] == ["s3:GetObject", "s3:ListBucket"]
+    assert statements["UseKeyOfBuckets"]["Resource"].endswith(":key/1")
+    assert not {"BucketEncryption"} & made()["Recordings"].keys()
 
 
 def test_alerts_are_made_for_an_address() -> None:

@@ -67,7 +67,7 @@ def test_deploy_applies_the_modules_with_every_setting(cloud: Cloud) -> None:
         UPLOADS="worker", NIGHTLY="no", SCHEDULE="30 3 * * 1-5", TIME_ZONE="Europe/Berlin", TASKS="8", PARALLELISM="4",
         MAX_RETRIES="2", TASK_TIMEOUT="43200", MEMORY_GIB="32", DISK_GIB="0", USD_PER_HOUR="1.5", BUCKET_IN="calls",
         BUCKET_OUT="texts", BUCKET_KERNELS="kernels", PREFIX_UPLOADS="new/", PREFIX_NIGHTLY="night/", SCAN="yes",
-        MAX_TASKS="20", MAX_USD="50", BUDGET_USD="900", BATCH_WINDOW="5",
+        MAX_TASKS="20", MAX_USD="50", MAX_USD_PER_DAY="70", BUDGET_USD="900", BATCH_WINDOW="5",
     )  # fmt: skip
     assert cloud.changes() == [
         f"services enable {' '.join(f'{api}.googleapis.com' for api in APIS)}",
@@ -85,7 +85,7 @@ def test_deploy_applies_the_modules_with_every_setting(cloud: Cloud) -> None:
         "bucket_kernels": "kernels", "uploads": "worker", "nightly": "false", "schedule": "30 3 * * 1-5",
         "time_zone": "Europe/Berlin", "tasks": "8", "parallelism": "4", "max_retries": "2", "task_timeout": "43200",
         "memory_gib": "32", "disk_gib": "0", "usd_per_hour": "1.5", "prefix_uploads": "new/",
-        "prefix_nightly": "night/", "max_tasks": "20", "max_usd": "50", "budget_usd": "900",
+        "prefix_nightly": "night/", "max_tasks": "20", "max_usd": "50", "max_usd_per_day": "70", "budget_usd": "900",
         "billing_account": "0A-1B-2C", "batch_window": "5", "alerts": "true",
         "channel": "projects/p/notificationChannels/1",
     }  # fmt: skip

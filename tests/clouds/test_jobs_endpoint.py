@@ -76,7 +76,13 @@ def test_one_command_brings_all_and_a_second_run_changes_nothing(deployment: Dep
     assert environment_of(changed.stack.resources) != environment_of(made)
     assert changed.given["Concurrency"] == "4"
 
-    assert "kept     repository voxbatch: the endpoint uses it" in there.run("teardown.sh", "--all")
+    there.changes()
+    lines = there.run("endpoint/teardown.sh", "--dry-run")
+    assert {"plan     remove stack voxbatch-endpoint", "plan     remove serving.properties"} <= set(lines)
+    assert there.changes() == []
+    lines = there.run("teardown.sh", "--with-data")
+    assert "kept     repository voxbatch: the endpoint uses it" in lines
+    assert f"kept     bucket voxbatch-models-{ACCOUNT}-{REGION}: the endpoint uses it" in lines
     assert did(there.run("endpoint/teardown.sh")) == ["gone     stack voxbatch-endpoint", "gone     serving.properties"]
     assert did(there.run("endpoint/teardown.sh")) == []
     assert fake.stacks == {}
@@ -114,7 +120,7 @@ def test_invalid_settings_are_refused(deployment: Deployment, tmp_path: Path) ->
         lines = deployment.run("endpoint/deploy.sh", code=1, **settings)
         assert message in "\n".join(lines), lines
     assert deployment.fake.stacks.keys() == {"voxbatch"}
-    assert "takes nothing" in deployment.run("endpoint/teardown.sh", "--everything", code=1)[0]
+    assert "takes --dry-run (show what" in deployment.run("endpoint/teardown.sh", "--everything", code=1)[0]
 
 
 # ── the stack ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 from cloudformation import Stack, load
-from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment, understood
 from fake_aws import FakeAws, pairs, parameters, validated
 from outputs import FAST
 from sagemaker_deployment import (
@@ -118,17 +118,36 @@ def test_one_command_builds_deploys_and_tries(deployment: Deployment, tmp_path: 
     assert image_of(there) == address(digest)
     assert "NightlyRule" in fake.stacks["voxbatch"].stack.resources
 
-    assert did(there.run("teardown.sh")) == ["gone     stack voxbatch"]
+    there.changes()
+    lines = there.run("teardown.sh", "--dry-run", "--with-data")
+    assert [line for line in lines if line.startswith("plan")] == [
+        "plan     remove stack voxbatch",
+        "plan     remove repository voxbatch and its images",
+        *(f"plan     remove {what}bucket {name}" for name in (IN, OUT, MODELS) for what in ("all that is in ", "")),
+    ]
+    assert there.changes() == []
+    there.client("s3").create_bucket(Bucket="calls", CreateBucketConfiguration={"LocationConstraint": REGION})
+    lines = there.run("teardown.sh", IN_BUCKET="calls")
+    assert did(lines) == ["gone     stack voxbatch", "gone     repository voxbatch and its images"]
+    assert (
+        "kept     bucket calls: a setting named it; aws s3 rb --force s3://calls deletes it with all that is in it"
+        in lines
+    )
+    assert f"kept     bucket {OUT}: there is something in it; --with-data deletes it, too" in lines
     assert did(there.run("teardown.sh")) == []
-    assert did(there.run("deploy.sh")) == [
+    assert did(there.run("deploy.sh", VERIFY="no")) == [
+        "changed  stack voxbatch",
         "changed  stack voxbatch",
         f"changed  events of bucket {IN}: now go to EventBridge",
     ]
-    assert not {"Repository", "Recordings", "Transcripts", "Models"} & fake.stacks["voxbatch"].stack.resources.keys()
-    assert did(there.run("deploy.sh")) == []
-    lines = there.run("teardown.sh", "--all")
-    assert did(lines) == ["gone     stack voxbatch", "gone     repository voxbatch and its images"]
-    assert f"kept     bucket {OUT}: it is not empty; aws s3 rb --force s3://{OUT} deletes all that is in it" in lines
+    assert not {"Recordings", "Transcripts", "Models"} & fake.stacks["voxbatch"].stack.resources.keys()
+    assert did(there.run("deploy.sh", VERIFY="no")) == []
+    assert did(there.run("teardown.sh", "--with-data")) == [
+        "gone     stack voxbatch",
+        "gone     repository voxbatch and its images",
+        *(f"gone     {what}bucket {name}" for name in (IN, OUT, MODELS) for what in ("all that is in ", "")),
+    ]
+    assert [bucket["Name"] for bucket in there.client("s3").list_buckets()["Buckets"]] == ["calls"]
 
 
 @pytest.mark.slow
@@ -264,7 +283,10 @@ def test_kernels_are_compiled_once_by_a_role_of_their_own(deployment: Deployment
     fake.on_run = run
     fake.quotas = {"ml.g6.2xlarge for processing job usage": 4.0}
     there.run("deploy.sh", KERNELS="yes")
-    there.run("deploy.sh", KERNELS="yes")
+    submit = there.run("deploy.sh", KERNELS="yes")[-2].removeprefix("ready    voxbatch ")
+    understood(*shlex.split(submit))
+    assert f"--role arn:aws:iam::{ACCOUNT}:role/voxbatch-run --kernel-cache s3://{MODELS}/kernels/compiled" in submit
+    assert f"--image {image_of(there)} " in submit
     [compiled] = runs
     assert compiled["Role"] == f"arn:aws:iam::{ACCOUNT}:role/voxbatch-kernels"
     assert (compiled["Bucket"], compiled["Key"]) == (MODELS, "kernels/source/kernels.jsonl")
@@ -318,7 +340,11 @@ def test_settings_live_with_the_stack(deployment: Deployment) -> None:
     assert "kept     settings of stack voxbatch, except SCHEDULE= (was cron(0 2 * * ? *))" in plan
     assert ["Remove", "None", "AWS::Events::Rule", "NightlyRule"] in [line.split() for line in plan]
     assert did(there.run("deploy.sh", ALERT_EMAIL="")) == []
-    assert "kept     bucket texts (--all deletes it if it is empty)" in there.run("teardown.sh")
+    lines = there.run("teardown.sh")
+    assert (
+        "kept     bucket texts: a setting named it; aws s3 rb --force s3://texts deletes it with all that is in it"
+        in lines
+    )
 
 
 @pytest.mark.slow
@@ -449,7 +475,12 @@ def test_invalid_settings_are_refused(deployment: Deployment) -> None:
     ):
         lines = deployment.run("deploy.sh", code=1, **settings)
         assert (did(lines), message in "\n".join(lines)) == ([], True), lines
-    assert "takes nothing, or --all" in deployment.run("teardown.sh", "--everything", code=1)[0]
+    for script, word in (("teardown.sh", "--all"), ("teardown.sh", "plan"), ("endpoint/teardown.sh", "--with-data")):
+        [line] = deployment.run(script, word, code=1)
+        assert line.startswith("jobs/sagemaker: teardown.sh takes --dry-run (show what would be removed)")
+        assert line.endswith(f"; it was given: {word}")
+    [line] = deployment.run("teardown.sh", code=1, OUTBUCKET="texts")
+    assert "OUTBUCKET is no setting, and nothing reads it: did you mean OUT_BUCKET?" in line
 
 
 @pytest.mark.parametrize(
@@ -668,7 +699,7 @@ def test_an_upload_starts_the_pipeline_with_its_hosts(
     there, fake = deployment, deployment.fake
     there.run("deploy.sh", code=1, BUILD="no")
     there.push()
-    there.run("deploy.sh", INSTANCE_COUNT="8", HOURS_PER_HOST="100")
+    there.run("deploy.sh", INSTANCE_COUNT="8", HOURS_PER_HOST="100", HOSTS_PER_DAY="9")
     manifest = b'{"audio_filepath": "a.wav", "duration": 36000}\n' * 50
     there.client("s3").put_object(Bucket=IN, Key=key, Body=gzip.compress(manifest) if ".gz" in key else manifest)
     properties = fake.stacks["voxbatch"].stack.resources["UploadsFunction"][1]
@@ -684,6 +715,20 @@ def test_an_upload_starts_the_pipeline_with_its_hosts(
     assert {parameter["Name"]: parameter["Value"] for parameter in parameters} == {
         "Bucket": IN, "Key": key, "OutputName": key, "InstanceCount": "5",
     }  # fmt: skip
+    assert run["PipelineExecutionDisplayName"] == "5-hosts-6a7e8feb"
+    refused = (
+        "5 hosts, and the runs of this day \\(UTC\\) had 5; HOSTS_PER_DAY is 9: .* raise HOSTS_PER_DAY of deploy.sh"
+    )
+    with pytest.raises(RuntimeError, match=refused):
+        uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
+    client.start_pipeline_execution(PipelineName="voxbatch", PipelineParameters=[])  # a night has one host
+    monkeypatch.setenv("HOSTS_PER_DAY", "10")
+    with pytest.raises(RuntimeError, match="had 6; HOSTS_PER_DAY is 10"):
+        uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
+    monkeypatch.setenv("HOSTS_PER_DAY", "11")
+    uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
+    assert len(client.list_pipeline_executions(PipelineName="voxbatch")["PipelineExecutionSummaries"]) == 3
+    uploads_function()["start"](event, None)  # an event that comes twice is asked for by its token, and not refused
 
 
 # ── SageMaker: template.yaml ──────────────────────────────────────────────────────────────────────────────────────────

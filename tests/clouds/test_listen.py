@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from subprocess import Popen
@@ -36,12 +37,13 @@ from voxbatch.cli import cli
 from voxbatch.clouds.listen import lease, starts
 from voxbatch.clouds.listen.batch_window import GRACE_S, batch_window_of
 from voxbatch.clouds.listen.cloud_run_executor import CloudRunExecutor
+from voxbatch.clouds.listen.daily_spending import DailySpending
 from voxbatch.clouds.listen.executors import SharedOptions
 from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
 from voxbatch.clouds.listen.subscription import Subscription
 from voxbatch.clouds.submit import Ceiling, CloudRun
 from voxbatch.config import Config, RunOptions
-from voxbatch.errors import RunMismatchError
+from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.output.layout import LEASE, part_names
 from voxbatch.storage import Store, Stores, retry
@@ -168,6 +170,10 @@ class ListenSetup:
 
     def parts(self, name: str) -> int:
         return len(part_names(self.store(name)))
+
+    def spent(self) -> list[str]:
+        """Return the executions that are counted, as daily_spending names them."""
+        return [name for name in self.store("batches").names("") if name.startswith("spent-")]
 
     def age_starts(self, name: str) -> None:
         """Make all starts of an OUT an hour older."""
@@ -894,6 +900,77 @@ def test_run_above_the_ceiling_is_dead_lettered(setup: ListenSetup, cloud_run: C
     assert not setup.pubsub.unacked()
 
 
+def test_day_above_its_limit_is_dead_lettered(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
+    """Runs that would bring a day above its limit start nothing, also in another process, and the dead letter says
+    what to do. What is refused or was running is not counted; small runs that are one execution count one start.
+
+    The run of 800 hours is expected to cost 8.98 to 10.03 USD: 8 tasks at 1.306 an hour.
+    """
+    limit = (*THERE, "--max-usd-per-day", "11")
+    setup.manifest("a", 800, duration=3600)
+    setup.told(1)
+    setup.drained(*limit)
+    assert len(cloud_run.executions) == 1
+    setup.pubsub.notify("calls", "in/a.jsonl")
+    assert "found voxbatch-00000" in setup.drained(*limit).said
+    setup.manifest("b", 800, duration=3600)
+    names = [f"s{i}" for i in range(9)]
+    for name in names:
+        setup.manifest(name, duration=3)
+    setup.told(1 + len(names))
+    setup.drained(*limit[:-3], "5", *limit[-2:])
+    assert [execution["taskCount"] for execution in cloud_run.executions] == [1, 8]
+    (letter,) = setup.pubsub.dead_letters()
+    assert re.search(
+        r"this day \(UTC\) would be expected to cost [\d.]+ USD, and --max-usd-per-day is 11.00: replay this message "
+        r"tomorrow, or raise --max-usd-per-day \(VOXBATCH_MAX_USD_PER_DAY; MAX_USD_PER_DAY of deploy.sh\)",
+        letter.attributes["voxbatch_reason"],
+    )
+    assert len(setup.spent()) == 2
+    assert not setup.pubsub.unacked()
+    setup.pubsub.notify("calls", "in/b.jsonl")
+    setup.drained(*THERE, "--max-usd-per-day", "0")
+    assert len(cloud_run.executions) == 3
+    assert len(setup.spent()) == 2
+
+
+def test_small_runs_of_a_refused_execution_are_dead_letters(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
+    """If one execution for several runs is refused, each of their messages is a dead letter."""
+    for name in ("s1", "s2", "s3"):
+        setup.manifest(name, duration=3)
+    setup.told(3)
+    setup.drained(*THERE[:-1], "5", "--max-usd-per-day", "0.01")
+    assert not cloud_run.executions
+    assert len(setup.pubsub.dead_letters()) == 3
+    assert not setup.spent()
+    assert not setup.pubsub.unacked()
+
+
+@pytest.mark.parametrize("place", ["google"], indirect=True)
+def test_spending_that_races_stays_below_the_limit(place: servers.Place) -> None:
+    """Of many dispatchers at once, no more are admitted than the limit allows; a withdrawn execution makes room."""
+    store = place.store()
+    dispatchers = [DailySpending(store, 5.0) for _ in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        admitted = [name for name in pool.map(admission, dispatchers) if name]
+    assert len(admitted) <= 5
+    assert len(store.names("batches")) == len(admitted)
+    later = DailySpending(store, 5.0)
+    while name := admission(later):
+        admitted.append(name)
+    assert len(admitted) == 5
+    later.withdraw(admitted[0])
+    assert admission(DailySpending(store, 5.0))
+
+
+def admission(spending: DailySpending) -> str:
+    """Return the name of an execution of 1 USD, or "" if it is refused."""
+    try:
+        return spending.add(1.0)
+    except ConfigError:
+        return ""
+
+
 def test_window_is_one_execution(
     setup: ListenSetup, cloud_run: CloudRunApi, recording: Recorder, voxbatch: Voxbatch
 ) -> None:
@@ -1047,7 +1124,9 @@ def test_killed_dispatcher_starts_one_execution(setup: ListenSetup, cloud_run: C
 def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> Iterator[CloudRunExecutor]:
     """Yield what a dispatcher does with the request of a message."""
     shared, job = SharedOptions(RunOptions(engine="vllm")), CloudRun(project=setup.pubsub.project)
-    executor = CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Ceiling(), 0.0, Log(True, True))
+    executor = CloudRunExecutor(
+        shared, job, ("--engine", "vllm"), OUT, None, None, Ceiling(), 0.0, 0.0, Log(True, True)
+    )
     with closing(executor) as dispatcher:
         yield dispatcher
 

@@ -136,7 +136,9 @@ def test_the_page_calculates_runs_from_the_forecast() -> None:
     high, low = 1.3 * expected.rtfx, 0.7 * expected.rtfx
     (start,) = {
         submit.CloudRun().start_time("vllm"),
-        submit.SageMaker("i", "arn:aws:iam::123456789012:role/r").start_time("vllm"),
+        submit.SageMaker(
+            "123456789012.dkr.ecr.us-east-1.amazonaws.com/v:1", "arn:aws:iam::123456789012:role/r"
+        ).start_time("vllm"),
     }
     assert start is not None
     per_hour = prices.machines()[prices.CLOUD_RUN_L4].usd_per_hour

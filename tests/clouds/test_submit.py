@@ -18,7 +18,7 @@ from typing import Any
 import discovery
 import pytest
 import servers
-from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal
+from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, remove_logins
 from conftest import ROOT, environment, understood
 from fake_aws import validated
 from hypothesis import given
@@ -41,15 +41,7 @@ CLOUD_RUN = submit.CloudRun()
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Remove the credentials, project and region of the person who runs the tests."""
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "AWS_PROFILE", "AWS_REGION",
-                 "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-                 "CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION"):  # fmt: skip
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "aws"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    remove_logins(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -191,7 +183,10 @@ def test_local_sources_and_outputs_are_refused(source: str, out: str, message: s
         (lambda: submit.CloudRun(job="Calls"), "--job 'Calls': a job's name has 1 to 63 small letters"),
         (lambda: submit.CloudRun(project="p/q"), "--project 'p/q': write its id"),
         (lambda: submit.CloudRun(region="us central"), "--region 'us central': write its id"),
-        (lambda: submit.SageMaker("a b", ROLE), "--image 'a b': give the address of an image in ECR"),
+        (
+            lambda: submit.SageMaker("x", ROLE),
+            "--image 'x': give an image in ECR: ACCOUNT.dkr.ecr.",
+        ),
         (lambda: submit.SageMaker(IMAGE, "voxbatch"), "--role 'voxbatch': give a role's ARN"),
         (lambda: submit.SageMaker(IMAGE, ROLE, "g6"), "--instance-type 'g6': give a type such as ml.g6.2xlarge"),
         (lambda: submit.SageMaker(IMAGE, ROLE, region="x/"), "--region 'x/': give a region such as us-east-1"),
@@ -272,16 +267,16 @@ GOOGLE_REFUSES: list[tuple[Callable[[CloudRunApi], None], type[Exception], str]]
     (of_google(401, "Request had invalid authentication credentials."), StartError,
      f"{AT}the credentials are invalid or have expired: set GOOGLE_APPLICATION_CREDENTIALS"),
     (of_google(404, "Resource 'voxbatch' of kind 'JOB' in region 'us-central1' does not exist."), ConfigError,
-     f"{AT}there is no job voxbatch (project p, region us-central1): check --job, --project and --region, or "),
+     f"{AT}there is no job voxbatch (project p, region us-central1): check its name, --project and --region, or "),
     (of_google(403, "Location us-central1 is not found or access is unauthorized."), ConfigError,
      f"{AT}check --region us-central1; Cloud Run says: Location us-central1 is not found"),
     (of_google(403, "Cloud Run Admin API has not been used in project p before", "SERVICE_DISABLED"), ConfigError,
      f"{AT}the Cloud Run API is not enabled there: gcloud services enable run.googleapis.com --project=p"),
     (of_google(409, "The job is being updated"), StartError,
-     f"{AT}Cloud Run is busy, or a quota is used up (409: The job is being updated): submit it again"),
+     f"{AT}Cloud Run is busy, or a quota is used up (409: The job is being updated): try again"),
     (of_google(429, "Quota exceeded"), StartError,
-     f"{AT}Cloud Run is busy, or a quota is used up (429: Quota exceeded): submit it again"),
-    (of_google(500, "oops"), StartError, f"{AT}Cloud Run is busy, or a quota is used up (500: oops): submit it again"),
+     f"{AT}Cloud Run is busy, or a quota is used up (429: Quota exceeded): try again"),
+    (of_google(500, "oops"), StartError, f"{AT}Cloud Run is busy, or a quota is used up (500: oops): try again"),
     (of_google(400, "timeout is too long"), ConfigError, f"{AT}Cloud Run refuses the request: timeout is too long"),
     (lambda api: api.endpoint.replies.append("reset"), StartError, f"{AT}the connection failed ("),
 ]  # fmt: skip
@@ -315,7 +310,7 @@ def test_missing_permissions_to_start_are_named(cloud_run: CloudRunApi) -> None:
 def test_execution_with_a_lost_reply_is_found(cloud_run: CloudRunApi) -> None:
     """An execution that started without a reply is found when the run is submitted again."""
     cloud_run.endpoint.replies += ["lost"]
-    with pytest.raises(StartError, match="submit it again: what has begun by then is found, not started twice"):
+    with pytest.raises(StartError, match="try again: nothing is started twice"):
         submit.start(SUBMISSION, CLOUD_RUN, again=True)
     assert submit.start(SUBMISSION, CLOUD_RUN).was_running
     assert len(started_once(cloud_run)) == 1
@@ -457,14 +452,14 @@ def test_processing_job_with_a_lost_reply_is_not_started_twice(sagemaker: SageMa
 AMAZON_REFUSES = [
     (400, "AccessDeniedException", "User: x is not authorized to perform: sagemaker:X", StartError,
      "permission denied: sagemaker:CreateProcessingJob and sagemaker:AddTags, or iam:PassRole on the role is missing"),
-    (400, "ThrottlingException", "Rate exceeded", StartError, "SageMaker is busy (ThrottlingException: Rate "),
+    (400, "ThrottlingException", "Rate exceeded", StartError, "AWS is busy (ThrottlingException: Rate "),
     (400, "ResourceLimitExceeded", "The account-level service limit is 0", StartError,
      "the account's quota does not admit it: take fewer --tasks or another --instance-type, or ask for more under "),
     (400, "ValidationException", "No S3 objects", ConfigError,
-     "SageMaker refuses the request (ValidationException: No S3 objects)"),
+     "AWS refuses the request (ValidationException: No S3 objects)"),
     (400, "UnrecognizedClientException", "The security token is invalid", StartError,
      "the credentials are invalid or have expired (UnrecognizedClientException): set AWS_ACCESS_KEY_ID"),
-    (503, "ServiceUnavailable", "x", StartError, "SageMaker is busy (ServiceUnavailable: x): submit it again"),
+    (503, "ServiceUnavailable", "x", StartError, "AWS is busy (ServiceUnavailable: x): try again"),
 ]  # fmt: skip
 
 
@@ -659,7 +654,14 @@ main()
     assert lines[6] == (
         "request  POST https://run.googleapis.com/v2/projects/PROJECT/locations/REGION/jobs/voxbatch:run"
     )
-    assert json.loads("\n".join(lines[7:]))["overrides"]["taskCount"] == 6
+    assert lines[7:9] == [
+        "unknown  PROJECT: a start takes that of the credentials, unless --project or GOOGLE_CLOUD_PROJECT gives one",
+        "unknown  REGION: give --region, or set CLOUDSDK_RUN_REGION",
+    ]
+    assert json.loads("\n".join(lines[9:]))["overrides"]["taskCount"] == 6
+    known = run("--target", "cloudrun", "--dry-run", "--project", "p", "--region", "r").stdout.splitlines()
+    assert known[6].endswith("/v2/projects/p/locations/r/jobs/voxbatch:run")
+    assert known[7] == "{"
     nowhere_to_read = ("gs://calls/m.jsonl", "-o", "gs://calls/out", "--target", "cloudrun", "--dry-run")
     without = {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "gone.json"), "STORAGE_EMULATOR_HOST": ""}
     command = [sys.executable, "-m", "voxbatch", "submit", *nowhere_to_read]
@@ -671,7 +673,18 @@ main()
         [*command, "--tasks", "3"], env=environment(**without), cwd=tmp_path, capture_output=True, text=True
     )
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert shown.stdout.startswith("items    unknown, because SOURCE cannot be read from here: cannot read gs://calls/")
+    assert shown.stdout.startswith("source   cannot be read from here: cannot read gs://calls/")
+    tasks, duration, cost = shown.stdout.splitlines()[1:4]
+    assert (tasks, duration) == ("tasks    3", "time     unknown: give a SOURCE that can be read from here")
+    assert cost.removeprefix("cost     unknown: give a SOURCE that can be read from here; ") == (
+        "the starts cost about $0.20 to $0.39, and tasks of 1:00:00, their limit, $3.92 an attempt"
+    )  # 3 tasks at 1.306 USD an hour, with starts of 180 to 360 s
+    limited = subprocess.run(
+        [*command, "--tasks", "3", "--max-usd", "1"], env=environment(**without), cwd=tmp_path, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert limited.returncode == 2
+    assert limited.stderr.startswith("Error: the price of the run is unknown, and --max-usd is 1.00")
     assert '"taskCount": 3' in shown.stdout
     done = run(*TO_SAGEMAKER, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")

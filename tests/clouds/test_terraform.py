@@ -131,7 +131,7 @@ def test_settings_reach_the_jobs() -> None:
     plan = planned(
         "jobs", task_timeout=43200, max_retries=2, tasks=8, parallelism=4, memory_gib=32, disk_gib=0, usd_per_hour=1.5,
         prefix_uploads="calls/new/", hub_token=False, model="", bucket_out="texts", schedule="30 3 * * 1-5",
-        max_tasks=20, max_usd=50, budget_usd=900, billing_account="0A-1B-2C",
+        max_tasks=20, max_usd=50, max_usd_per_day=70, budget_usd=900, billing_account="0A-1B-2C",
     )  # fmt: skip
     jobs = {job["name"]: job for job in of_kind(plan, "google_cloud_run_v2_job")}
     (execution,) = jobs["voxbatch"]["template"]
@@ -150,8 +150,8 @@ def test_settings_reach_the_jobs() -> None:
     assert f"gs://{PROJECT}-voxbatch-in/calls/new/" in container(jobs["voxbatch-dispatch"])["args"]
     assert "gs://texts/out" in container(jobs["voxbatch-dispatch"])["args"]
     for dispatcher in ("voxbatch-dispatch", "voxbatch-nightly"):
-        limits = ["--max-tasks", "20", "--max-usd", "50", "--usd-per-hour", "1.5"]
-        assert container(jobs[dispatcher])["args"][-6:] == limits
+        limits = ["--max-tasks", "20", "--usd-per-hour", "1.5", "--max-usd-per-day", "70", "--max-usd", "50"]
+        assert container(jobs[dispatcher])["args"][-8:] == limits
     (budget,) = of_kind(plan, "google_billing_budget")
     assert budget["amount"] == [{"specified_amount": [{"units": "900"}]}]
     assert budget["all_updates_rule"][0]["monitoring_notification_channels"] == [cloudrun_plan.CHANNEL]

@@ -207,3 +207,16 @@ def test_fail_unreachable() -> None:
         assert breaker.unreachable(silent(1.0), "a") == ["a"]
         assert breaker.unreachable(REFUSED, "b") == ["b"]
     assert breaker.finish() == []
+
+
+def test_a_full_disk_fails_no_recording() -> None:
+    """With fail_unreachable, too, a full disk of this machine stops the run: it is no fault of a recording."""
+    full = report_error(0, "https://here/x.wav", TemporaryFileError("x.wav", OSError(28, "No space left on device")))
+    assert isinstance(full, Unreachable)
+    for fail_unreachable in (False, True):
+        breaker = CircuitBreaker[str](fail_unreachable)
+        assert breaker.unreachable(full, "a") == []
+        with pytest.raises(
+            StorageError, match=r"No space left on device; free space there, or set TMPDIR; no recording "
+        ):
+            breaker.finish()

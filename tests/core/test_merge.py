@@ -345,8 +345,8 @@ def test_foreign_run_file_is_refused(store: Store, content: bytes) -> None:
     store.write("run.json", [content])
     with pytest.raises(CheckpointError) as caught:
         run_file.read(store)
-    reason = "was not written by this version of voxbatch; choose another OUT with -o"
-    assert str(caught.value) == f"{store.place}/run.json {reason}"
+    reason = "was not written by this version of voxbatch; continue with the one that wrote it, or choose another OUT"
+    assert str(caught.value) == f"{store.place}/run.json {reason} with -o"
 
 
 def test_first_run_file_stays(store: Store) -> None:

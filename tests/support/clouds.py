@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 import discovery
+import pytest
 from servers import Reply
 from web_server import Handler, WebServer, served
 
@@ -72,6 +74,23 @@ def _size(value: int, shape: Any, at: str) -> Iterator[str]:
     least, most = shape.metadata.get("min", value), shape.metadata.get("max", value)
     if not least <= value <= most:
         yield f"{at}: {value} is not from {least} to {most}"
+
+
+def remove_logins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Remove the credentials, project and region of the person who runs the tests.
+
+    Args:
+        folder: where the clients find no settings.
+    """
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "AWS_PROFILE", "AWS_REGION",
+                 "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+                 "CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(folder / "gcloud"))
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(folder / "aws"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 # ── endpoints ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -93,6 +93,8 @@ class FakeAws:
             return REFUSED, "", f"\n{said}: User: x is not authorized\n"
         if (service, command) == ("s3", "cp"):
             return self._copy(*(word for word in rest if not word.startswith("--")))
+        if (service, command, *rest[:-1]) == ("s3", "rm", "--recursive", "--only-show-errors"):
+            return self._empty(rest[-1].removeprefix("s3://"))
         if (service, command) in {("cloudformation", "deploy"), ("cloudformation", "wait")}:
             return self._waiter(rest) if command == "wait" else self._deploy(dict(pairs(rest)))
         try:
@@ -197,6 +199,13 @@ class FakeAws:
                 self.client("s3").download_file(*source.removeprefix("s3://").split("/", 1), target)
         except ClientError as e:
             return 1, "", f"\n{e}\n"
+        return 0, "", ""
+
+    def _empty(self, bucket: str) -> tuple[int, str, str]:
+        """Delete all objects of a bucket without versions, as `aws s3 rm --recursive` does."""
+        for page in self.client("s3").get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for each in page.get("Contents", []):
+                self.client("s3").delete_object(Bucket=bucket, Key=each["Key"])
         return 0, "", ""
 
     def client(self, name: str) -> Any:

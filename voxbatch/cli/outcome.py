@@ -65,6 +65,7 @@ def print_outcome(
     argv: Sequence[str] = (),
     verbose: bool = False,
     to_stderr: bool = False,
+    shows_items: bool = True,
 ) -> None:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
@@ -72,10 +73,11 @@ def print_outcome(
         argv: the arguments of this program. Empty if no command is to be advised.
         verbose: print also latencies, memory, the origin of the model, and the rules of the score.
         to_stderr: standard output has the transcripts, which are not shown here.
+        shows_items: show the first transcripts and the first failed items.
     """
     store = stores.out(out)
-    texts = [] if to_stderr else first_texts(store, work_of(summary.facts.config))
-    failures = [(item.path, item.reason) for item in first_failures(store)] if summary.failed else []
+    texts = first_texts(store, work_of(summary.facts.config)) if shows_items and not to_stderr else []
+    failures = [(item.path, item.reason) for item in first_failures(store)] if summary.failed and shows_items else []
     places, shown = list[tuple[str, str]](), out if not argv or out in argv else short_path(out)
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(shown, name)) for label, name in existing_outputs(store)]

@@ -79,7 +79,11 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
     source = settings["source"]
     is_default = not settings["beside"] and ctx.get_parameter_source("formats") is ParameterSource.DEFAULT
     default_formats = DEFAULT_FORMATS if is_default and are_recordings(source) else ()
-    if settings["stdout"] is None and names_recordings(source) and not (settings["quiet"] or sys.stdout.isatty()):
+    if (
+        settings["stdout"] is None
+        and names_recordings(source)
+        and not (settings["quiet"] or sys.stdout.isatty() or _is_collected())
+    ):
         settings["stdout"] = "txt"
     if quality := settings.pop("quality"):
         from voxbatch.engines.quality import take_quality
@@ -155,8 +159,14 @@ def start(
             print_plan(config)
         return
     show_progress = can_animate() and not as_json and not quiet
-    ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
+    ending = Ending(quiet, verbose, stdout or "", exit_zero, videos, shows_items=not _is_collected())
     leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
+
+
+def _is_collected() -> bool:
+    """Return whether a platform keeps what is printed as the log of a job. It is then read by others than OUT, so
+    transcripts and names of recordings are not printed unless --stdout asks for them."""
+    return in_job(os.environ) and not sys.stderr.isatty()
 
 
 def _with_formats(options: RunOptions, out: str, formats: tuple[str, ...]) -> RunOptions:

@@ -70,6 +70,8 @@ class Ending:
     """Return 0 even if items failed."""
     videos: str = ""
     """See cli.options.video_options."""
+    shows_items: bool = True
+    """Show the first transcripts and failed items in the outcome."""
 
 
 def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending, shares_out: bool = False) -> int:
@@ -218,8 +220,9 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
             # Several tasks cannot retry: each would have to know what the others have done.
             argv = sys.argv if config.shards == 1 else []
             print_outcome(
-                result.summary, config.out, config.stores, argv, ending.verbose, to_stderr=bool(ending.stdout)
-            )
+                result.summary, config.out, config.stores, argv, ending.verbose, to_stderr=bool(ending.stdout),
+                shows_items=ending.shows_items,
+            )  # fmt: skip
     if not failed or ending.exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import click
 
 from voxbatch.cli.options import option
-from voxbatch.clouds.submit_command import project_option, region_option
+from voxbatch.clouds.submit_command import project_option, refuse_options_of_others, region_option
 from voxbatch.safe_text import escape_controls
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def _name(_: click.Context, __: click.Parameter, text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise click.BadParameter(f"{text!r}: give 1 to 63 small letters, digits and dashes")
+    return text
 
 
 @click.command(short_help="Show what a deployment on Cloud Run or SageMaker does.")
@@ -20,7 +29,14 @@ from voxbatch.safe_text import escape_controls
     metavar="cloudrun|sagemaker",
     help="Platform of the deployment.",
 )
-@option("--name", default="voxbatch", show_default=True, metavar="NAME", help="Begin of the names of its jobs.")
+@option(
+    "--name",
+    default="voxbatch",
+    show_default=True,
+    callback=_name,
+    metavar="NAME",
+    help="Begin of the names of its jobs.",
+)
 @region_option
 @project_option
 @option(
@@ -32,8 +48,9 @@ from voxbatch.safe_text import escape_controls
     help="Hours to look back.",
 )
 @option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.pass_context
 def deployment(
-    target: str, name: str, region: str | None, project: str | None, hours: float, as_json: bool
+    ctx: click.Context, target: str, name: str, region: str | None, project: str | None, hours: float, as_json: bool
 ) -> None:  # fmt: skip
     """Show what runs, what the last day did, which executions failed, how many messages wait, and what the machines
     cost. Nothing is changed.
@@ -43,6 +60,7 @@ def deployment(
     from voxbatch.clouds.deployment import cloudrun, lines, sagemaker
     from voxbatch.clouds.submit import CloudRun
 
+    refuse_options_of_others(ctx, target)
     now = time.time()
     since = now - hours * 3600
     if target == "cloudrun":

@@ -15,14 +15,14 @@ from voxbatch.display import format_duration
 
 def print_forecast(forecast: Forecast, platform: Target) -> None:
     """Print the forecast; warn if the platform ends a task before its work is done."""
-    for line in _forecast_lines(forecast):
+    limit_s = forecast.limit_s or platform.job_limit_s
+    for line in _forecast_lines(forecast, limit_s):
         click.echo(line)
     at_a_time = platform.tasks_of_new_project
     if at_a_time and forecast.wall_s and forecast.tasks > at_a_time:
         rounds = math.ceil(forecast.tasks / at_a_time)
         total = _range(*(format_duration(rounds * wall_s) for wall_s in forecast.wall_s))
         click.echo(f"quota    a new project runs {at_a_time} tasks at a time, so that all take about {total}")
-    limit_s = forecast.limit_s or platform.job_limit_s
     if forecast.wall_s and limit_s and forecast.wall_s[1] > limit_s:
         unless = "" if forecast.limit_s else " unless the job has another limit (TASK_TIMEOUT)"
         click.echo(
@@ -33,13 +33,16 @@ def print_forecast(forecast: Forecast, platform: Target) -> None:
         )
 
 
-def _forecast_lines(forecast: Forecast) -> Iterator[str]:
+def _forecast_lines(forecast: Forecast, limit_s: int | None) -> Iterator[str]:
     """Yield the expected size, time and cost of a run, for people."""
     f = forecast
-    yield f"items    {f.items:,}"
-    yield f"audio    {format_audio(f)}"
+    if f.items is not None:
+        yield f"items    {f.items:,}"
+        yield f"audio    {format_audio(f)}"
     yield f"tasks    {f.tasks:,}"
     missing = "`duration` in the manifest" if f.unknown_items else "--expected-rtfx"
+    if f.items is None:
+        missing = "a SOURCE that can be read from here"
     if f.work_s is None or f.wall_s is None:
         yield f"time     unknown: give {missing}"
     else:
@@ -51,7 +54,7 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str]:
         else:
             yield f"time     about {work.format('')}, and a start of unknown length"
     if f.usd is None:
-        yield f"cost     unknown: give {missing if f.wall_s is None else '--usd-per-hour'}"
+        yield f"cost     unknown: give {missing if f.wall_s is None else '--usd-per-hour'}{_bounds(f, limit_s)}"
     elif f.start_usd:
         parts = f"${f.work_usd:,.2f} of work, {_usd(f.start_usd)} of starts{' and the second pass' * bool(f.second_s)}"
         yield f"cost     about {_usd(f.usd)} at ${f.usd_per_hour:g} an hour and task: {parts}"
@@ -64,6 +67,18 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str]:
         yield f"second   {text} {unknown if f.second.work_s is None else f'{format_duration(f.second_s)}{price}'}"
     if f.starts_outweigh:
         yield f"advice   {_advice(f)}"
+
+
+def _bounds(forecast: Forecast, limit_s: int | None) -> str:
+    """Return the price of the starts, and that of an attempt of all tasks up to their limit: what is known of a price
+    without the hours of audio."""
+    most_usd = forecast.most_usd(limit_s)
+    if forecast.start_usd is None or most_usd is None or not limit_s:
+        return ""
+    return (
+        f"; the starts cost about {_usd(forecast.start_usd)}, and tasks of {format_duration(limit_s)}, their limit, "
+        f"${most_usd:,.2f} an attempt"
+    )
 
 
 def _advice(forecast: Forecast) -> str:

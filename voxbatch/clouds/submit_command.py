@@ -188,6 +188,7 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
+    from voxbatch.clouds.forecast_lines import print_forecast
     from voxbatch.clouds.submit import Ceiling, Submission, redact_addresses, size_run, size_without_source, start
     from voxbatch.output.default_out import default_out
 
@@ -201,7 +202,6 @@ def submit(
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
     platform.request(submission)  # refuse an invalid request before the manifest is read
-    forecast = None
     try:
         submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour, ceiling=ceiling)
     except StorageError as e:
@@ -210,16 +210,15 @@ def submit(
         if tasks is None:
             needed = "--dry-run reads SOURCE to count its hours. With --tasks N it shows the request without them"
             raise type(e)(f"{e}\n{needed}") from e
-        submission = size_without_source(submission, config, platform, tasks, task_hours)
-        click.echo(escape_controls(f"items    unknown, because SOURCE cannot be read from here: {e}"))
-        click.echo(f"tasks    {tasks:,}")
+        sizes = submission, config, platform, tasks, task_hours, usd_per_hour
+        submission, forecast = size_without_source(*sizes, ceiling=ceiling)
+        click.echo(escape_controls(f"source   cannot be read from here: {e}"))
     request = platform.request(submission)
-    if forecast:
-        from voxbatch.clouds.forecast_lines import print_forecast
-
-        print_forecast(forecast, platform)
+    print_forecast(forecast, platform)
     if dry_run:
         click.echo(escape_controls(f"request  {request.where}"))
+        for text in request.unknown:
+            click.echo(f"unknown  {text}")
         click.echo(json.dumps(redact_addresses(request.body), indent=2, ensure_ascii=False))
         return
     started = start(submission, platform, again)
@@ -274,6 +273,18 @@ def _own_options(ctx: click.Context, kind: str, settings: dict[str, Any]) -> Wor
     return own.get(kind)
 
 
+def refuse_options_of_others(ctx: click.Context, target: str) -> None:
+    """Check that no option of another target is given by a flag.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for other, names in TARGETS.items():
+        for name in names:
+            if other != target and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise ConfigError(f"--{name.replace('_', '-')} is for --target {other}; leave it out for {target}")
+
+
 def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:
     """Return the platform, built from its own options.
 
@@ -285,10 +296,7 @@ def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target
     from voxbatch.clouds.submit import CloudRun, SageMaker
 
     own = {option_name: settings.pop(option_name) for names in TARGETS.values() for option_name in names}
-    for other, names in TARGETS.items():
-        for option_name in names:
-            if other != name and ctx.get_parameter_source(option_name) is ParameterSource.COMMANDLINE:
-                raise ConfigError(f"--{option_name.replace('_', '-')} is for --target {other}; leave it out for {name}")
+    refuse_options_of_others(ctx, name)
     own = {option_name: own[option_name] for option_name in TARGETS[name] if own[option_name] is not None}
     region = settings.pop("region")
     if name == "cloudrun":

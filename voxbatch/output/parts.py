@@ -216,8 +216,10 @@ def _parse_header(store: Store, name: str, line: bytes, run: RunKey | None) -> P
             raise ValueError("the number of keys is not that of the entries")
     except ValueError as e:
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-            if json.loads(line)["version"] != VERSION:
-                raise damaged_part(store, name, f"another version of voxbatch wrote it: {line[:60]!r}") from e
+            if (version := json.loads(line)["version"]) != VERSION:
+                reason = f"another version of voxbatch wrote it (format {version!r}, and this one reads {VERSION})"
+                remedy = "nothing is damaged: continue with that version, or choose another OUT with -o"
+                raise CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason) from e
         raise damaged_part(store, name, f"its first line is not a header: {line[:60]!r}") from e
     if run is not None and header.key != run:
         reason = f"belongs to run {header.key}, this is run {run}"

@@ -287,7 +287,8 @@ def read_file(store: Store) -> RunFile | None:
         return read_json(content, RunFile)
     except ValueError as e:
         raise CheckpointError(
-            f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; choose another OUT with -o"
+            f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; continue with the one that wrote "
+            "it, or choose another OUT with -o"
         ) from e
 
 

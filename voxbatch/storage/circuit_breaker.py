@@ -69,6 +69,8 @@ class Unreachable:
     since: float
     """Middle of the failed attempts; see Reachable.at for the clock. Data that was on its way when the place went down
     has arrived by then."""
+    is_local: bool = False
+    """True if the place is a folder of this machine, so that no recording is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def report_error(item: int, uri: str, error: Exception) -> Report | None:
     if isinstance(error, UnusableRecording):
         return Reachable(place_of_recording(uri), error.answered_at)
     if isinstance(error, TemporaryFileError):  # answers of the store prove nothing about the folder
-        return Unreachable(item, error.folder, str(error), time.monotonic())
+        return Unreachable(item, error.folder, str(error), time.monotonic(), is_local=True)
     if isinstance(error, CredentialsExpired):  # the store refuses our credentials, not this recording
         return Unreachable(item, place_of_recording(uri), str(error), time.monotonic())
     if isinstance(error, TransientError):
@@ -116,7 +118,7 @@ class CircuitBreaker(Generic[_M]):
     `_M` is the type of the messages that are held back.
 
     Args:
-        fail_unreachable: let every unreachable recording fail at once.
+        fail_unreachable: let every unreachable recording fail at once, unless a folder of this machine is the reason.
         earlier: reports of the circuit breakers of this run's earlier rounds.
         threshold: see FAILURE_THRESHOLD.
         ask: asks a place for recordings other than those of some items, which are held back. Return its answer, or None
@@ -165,7 +167,7 @@ class CircuitBreaker(Generic[_M]):
         Raises:
             StorageError: the place is down.
         """
-        if self._fail_unreachable:
+        if self._fail_unreachable and not _is_local(report):
             return [message]
         key, last = (report.item, report.place), self._answered.get(report.place)
         if isinstance(report, Unreachable):
@@ -207,7 +209,13 @@ class CircuitBreaker(Generic[_M]):
         return (*self._answered.copy().values(), *self._first.copy().values())
 
 
+def _is_local(report: Unreachable | Refused) -> bool:
+    return isinstance(report, Unreachable) and report.is_local
+
+
 def _down(report: Unreachable | Refused, count: int) -> StorageError:
+    if _is_local(report):
+        return StorageError(f"{report.reason}; no recording is recorded as failed for it")
     recordings = f"{count} recordings" if count > 1 else "1 recording"
     return StorageError(
         f"{report.reason}; nothing arrived from {report.place} in the meantime "

@@ -5,7 +5,7 @@
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-option "$@"
+option "$DEPLOY_OPTIONS" "$@"
 STACK=$NAME-endpoint
 recall "$STACK"
 # shellcheck disable=SC2046 # a word for each setting

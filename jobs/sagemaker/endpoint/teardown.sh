@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Remove what deploy.sh of this folder created: the stack, with the endpoint, its role, its autoscaling and its alarms,
-# and serving.properties. The weights, requests, answers and images stay: ../teardown.sh --all removes the image. A second
-# run finds nothing more to remove.
+# and serving.properties. The weights, requests, answers and images stay: ../teardown.sh removes the images, and with
+# --with-data the rest. --dry-run only shows it. A second run finds nothing more to remove.
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-[[ $# == 0 ]] || stop "teardown.sh takes nothing; it was given: $*"
+option "--dry-run (show what would be removed)" "$@"
 recall "$NAME-endpoint"
 recall "$NAME" "${SHARED[@]}"
 check_settings
@@ -14,8 +14,7 @@ check_settings
 
 remove_stack "$NAME-endpoint"
 if found '404|NoSuchKey|NoSuchBucket|NotFound' s3api head-object --bucket "$MODEL_BUCKET" --key "${MODEL_PREFIX}serving.properties"; then
-    call s3api delete-object --bucket "$MODEL_BUCKET" --key "${MODEL_PREFIX}serving.properties" >/dev/null
-    say gone serving.properties
+    remove serving.properties s3api delete-object --bucket "$MODEL_BUCKET" --key "${MODEL_PREFIX}serving.properties"
 else
     say absent serving.properties
 fi

@@ -45,7 +45,7 @@ def read(settings: CloudRun, since: float, now: float) -> Deployment:
         StartError: the jobs cannot be read.
     """
     api = settings.connect()
-    with api.errors("list"):
+    with api.errors("list the executions of"):
         parent = f"projects/{api.project}/locations/{api.region}"
         with api.client(api.run_v2.JobsClient) as client:
             jobs = _named(client.list_jobs(parent=parent, timeout=TIMEOUT_S), settings.job)

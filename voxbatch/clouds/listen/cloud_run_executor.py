@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from voxbatch.clouds.listen import starts
+from voxbatch.clouds.listen.daily_spending import DailySpending
 from voxbatch.clouds.listen.executors import LocalExecutor, SharedOptions
-from voxbatch.clouds.listen.manifest_window import ManifestWindow, SizedRun, messages_of, new_name
+from voxbatch.clouds.listen.manifest_window import ManifestWindow, SizedRun, messages_of, new_name, price_of
 from voxbatch.clouds.listen.message import RunRequest
 from voxbatch.clouds.submit import Ceiling, CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.decoding.header_reader import HeaderReader
@@ -38,6 +39,7 @@ class CloudRunExecutor:
         tasks: int | None,
         usd_per_hour: float | None,
         ceiling: Ceiling,
+        max_usd_per_day: float,
         window_s: float,
         log: Log,
     ):
@@ -50,6 +52,8 @@ class CloudRunExecutor:
             tasks: number of tasks of each execution; None: as many as the hours of audio need.
             usd_per_hour: price of a machine of the job; None: the known one.
             ceiling: limits of each run; a run above them is refused.
+            max_usd_per_day: limit of the expected price of all runs of a UTC day; 0: no limit. A run above it is
+                refused. It is kept in `out`; without `out`, by this process alone.
             window_s: see ManifestWindow.
 
         Raises:
@@ -64,6 +68,9 @@ class CloudRunExecutor:
         self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
         self._out, self._usd_per_hour, self._ceiling, self._log = out, usd_per_hour, ceiling, log
         self._window = ManifestWindow(window_s if out else 0.0, job.task_hours * 3600)
+        self._spending = DailySpending(options.run.stores.out(out) if out else None, max_usd_per_day)
+        self._refused: dict[str, ConfigError] = {}
+        """Why the runs of an execution were refused, by OUT."""
         self._started: dict[str, tuple[StartedRun, int]] = {}
         """The executions of runs whose messages are not acknowledged yet, and their numbers of tasks, by OUT."""
         self._headers = HeaderReader(is_brief=True)
@@ -79,14 +86,15 @@ class CloudRunExecutor:
             None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
 
         Raises:
-            UsageError: the manifest is invalid, the run is above the ceiling, or OUT belongs to another manifest.
+            UsageError: the manifest is invalid, the run is above a limit of its price, or OUT belongs to another
+                manifest.
             RunError: nothing can be started here and now.
         """
         if request.out in self._window:
             if not self._window.is_over:
                 return START_CHECK_S
             self._start(self._window.take())
-        if request.out not in self._started:
+        if request.out not in self._started and request.out not in self._refused:
             run = self._size(request)
             if not isinstance(run, SizedRun):
                 return run
@@ -97,6 +105,8 @@ class CloudRunExecutor:
                 self._window.add(run)
                 return START_CHECK_S
             self._start([run])
+        if refusal := self._refused.pop(request.out, None):
+            raise refusal
         if request.out not in self._started:  # another dispatcher starts it
             return START_CHECK_S
         self._log_start(request, *self._started.pop(request.out))
@@ -136,14 +146,17 @@ class CloudRunExecutor:
             submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1,
             workload=workload, ceiling=self._ceiling,
         )  # fmt: skip
-        return SizedRun(request, submission, store, manifest, latest, forecast.known_task_s)
+        usd = forecast.most_usd(forecast.limit_s or self._job.job_limit_s) or 0.0
+        start_usd = forecast.start_usd[1] if forecast.start_usd else 0.0
+        return SizedRun(request, submission, store, manifest, latest, forecast.known_task_s, usd, start_usd)
 
     def _submission(self, messages: str) -> Submission:
         """Return the execution that does the runs of a file of messages, one after another."""
         return Submission(messages, str(self._out), self._arguments, command="listen")
 
     def _start(self, runs: list[SizedRun]) -> None:
-        """Start one execution for runs, except for those that another dispatcher starts."""
+        """Start one execution for runs, except for those that another dispatcher starts, unless it is too dear for this
+        day."""
         name = new_name() if len(runs) > 1 else ""
         messages = f"{str(self._out).rstrip('/')}/{name}" if name else ""
         claims = [
@@ -152,6 +165,12 @@ class CloudRunExecutor:
             if (start := starts.claim_start(run.store, run.latest, run.manifest, messages)) is not None
         ]
         if not claims:
+            return
+        try:
+            spent = self._spending.add(price_of([run for run, _ in claims]))
+        except ConfigError as e:
+            _withdraw(claims)
+            self._refused |= {run.request.out: e for run, _ in claims}
             return
         try:
             if messages:
@@ -164,13 +183,13 @@ class CloudRunExecutor:
         except BusyError:  # a start whose reply was lost may have begun: the next dispatcher looks for it
             raise
         except (ConfigError, StartError, StorageError) as e:  # the job was deleted, perhaps: no message is at fault
-            for run, start in claims:
-                starts.withdraw_start(run.store, start)
+            self._spending.withdraw(spent)
+            _withdraw(claims)
             raise StartError(str(e)) from e
-        for run, start in claims:
-            if started.was_running:
-                starts.withdraw_start(run.store, start)
-            self._started[run.request.out] = started, submission.tasks
+        if started.was_running:
+            self._spending.withdraw(spent)
+            _withdraw(claims)
+        self._started |= {run.request.out: (started, submission.tasks) for run, _ in claims}
 
     def _log_start(self, request: RunRequest, started: StartedRun, tasks: int | None = None) -> None:
         """Log the execution that a message has started or found."""
@@ -182,6 +201,12 @@ class CloudRunExecutor:
     def close(self) -> None:
         """End the process that reads headers. The executions go on."""
         self._headers.close()
+
+
+def _withdraw(claims: list[tuple[SizedRun, starts.Start]]) -> None:
+    """Delete the starts of runs that were not started."""
+    for run, start in claims:
+        starts.withdraw_start(run.store, start)
 
 
 Executor = LocalExecutor | CloudRunExecutor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from voxbatch.clouds.listen.message import RunRequest
@@ -42,6 +42,10 @@ class SizedRun:
     """The latest start in its OUT."""
     work_s: float
     """Expected seconds of a task for its audio; 0 if unknown."""
+    usd: float
+    """Highest expected price of the run as an execution of its own; 0 if unknown."""
+    start_usd: float
+    """Part of this price that the starts of its tasks have."""
 
 
 class ManifestWindow:
@@ -88,6 +92,11 @@ class ManifestWindow:
         runs = list(self._runs.values())
         self._runs.clear()
         return runs
+
+
+def price_of(runs: Sequence[SizedRun]) -> float:
+    """Return the highest expected price of one execution that does these runs, in USD."""
+    return sum(run.usd - run.start_usd for run in runs) + max(run.start_usd for run in runs)
 
 
 def new_name() -> str:

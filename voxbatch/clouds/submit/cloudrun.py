@@ -46,7 +46,8 @@ _LOGIN = (
 )
 _PERMISSIONS = {
     "start": "run.jobs.run and run.jobs.runWithOverrides (role roles/run.jobsExecutorWithOverrides on the job)",
-    "list": "run.jobs.list, run.executions.list, run.tasks.list and run.workerPools.list (role roles/run.viewer)",
+    "list the executions of": "run.jobs.list, run.executions.list, run.tasks.list and run.workerPools.list (role "
+    "roles/run.viewer)",
     "look at": "run.jobs.get and run.executions.list (role roles/run.viewer; --again starts it without looking)",
 }
 
@@ -104,10 +105,15 @@ class CloudRun:
         return round(min(LIMIT_S, max(GPU_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
 
     def request(self, submission: Submission) -> ApiRequest:
-        """Return the request; unknown parts of its address are placeholders such as PROJECT."""
-        project = self.project or os.environ.get(GOOGLE_PROJECT) or "PROJECT"
-        name = _job_name(project, self._region() or "REGION", self.job)
-        return ApiRequest(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(submission))
+        """Return the request; unknown parts of its address are the placeholders PROJECT and REGION."""
+        project, region = self.project or os.environ.get(GOOGLE_PROJECT), self._region()
+        unknown = {
+            f"PROJECT: a start takes that of the credentials, unless --project or {GOOGLE_PROJECT} gives one": project,
+            f"REGION: give --region, or set {REGIONS[0]}": region,
+        }
+        name = _job_name(project or "PROJECT", region or "REGION", self.job)
+        where = f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run"
+        return ApiRequest(where, _body(submission), tuple(text for text, value in unknown.items() if not value))
 
     def connect(self) -> CloudRunApi:
         """Return the API for this job.
@@ -152,7 +158,7 @@ class CloudRunApi:
         if not region:
             raise ConfigError(f"which region {self._where} is in is not known: give --region, or set {REGIONS[0]}")
         self.region = region
-        with self.errors("start"):
+        with self.errors("use"):
             import google.auth
             from google.cloud import run_v2
 
@@ -214,7 +220,8 @@ class CloudRunApi:
 
     @contextlib.contextmanager
     def errors(self, verb: str) -> Iterator[None]:
-        """Turn the client's errors into errors of voxbatch that say how to fix them. `verb` is one of _PERMISSIONS."""
+        """Turn the client's errors into errors of voxbatch that say how to fix them. `verb` is one of _PERMISSIONS,
+        or "use" for the login."""
         failure = f"cannot {verb} {self._where}"
         try:
             from google.api_core.exceptions import GoogleAPICallError, RetryError
@@ -231,8 +238,8 @@ class CloudRunApi:
             raise self._api_error(failure, verb, e) from e
         except (RequestException, TransportError, RetryError) as e:
             raise BusyError(
-                f"{failure}: the connection failed ({one_line(e)}): check the network, and submit it again: what has "
-                "begun by then is found, not started twice"
+                f"{failure}: the connection failed ({one_line(e)}): check the network, and try again: nothing is "
+                "started twice"
             ) from e
         except ParseError as e:
             raise StartError(
@@ -241,7 +248,7 @@ class CloudRunApi:
         except GoogleAuthError as e:
             reason = one_line(e.args[0] if e.args else e)
             if isinstance(e.__cause__, TransportError):  # for example, the machine's metadata server
-                raise BusyError(f"{failure}: no credentials can be had now ({reason}): submit it again") from e
+                raise BusyError(f"{failure}: no credentials can be had now ({reason}): try again") from e
             raise StartError(f"{failure}: no usable credentials ({reason}): {_LOGIN}") from e
 
     def _api_error(self, failure: str, verb: str, error: Any) -> VoxbatchError:
@@ -267,13 +274,11 @@ class CloudRunApi:
         if status == 404:
             make = f"gcloud run jobs create {self._settings.job} --image=IMAGE --project={self.project}"
             return ConfigError(
-                f"{failure}: there is no job {self._settings.job} ({place}): check --job, --project and --region, or "
-                f"make it: {make} --region={self.region}"
+                f"{failure}: there is no job {self._settings.job} ({place}): check its name, --project and "
+                f"--region, or make it: {make} --region={self.region}"
             )
         if status == 400:
             return ConfigError(f"{failure}: Cloud Run refuses the request: {message}")
         if status in (409, 429) or status >= 500:
-            return BusyError(
-                f"{failure}: Cloud Run is busy, or a quota is used up ({status}: {message}): submit it again"
-            )
+            return BusyError(f"{failure}: Cloud Run is busy, or a quota is used up ({status}: {message}): try again")
         return StartError(f"{failure}: Cloud Run answers with status {status} ({message})")

@@ -40,7 +40,7 @@ ATTEMPTS = 3
 CONNECT_S, READ_S = 10, 60
 EXIT_ZERO = {"VOXBATCH_EXIT_ZERO": "1"}
 """Variable of each job, as in jobs/cloudrun and jobs/sagemaker: failed items are in OUT, and must not fail the job."""
-_IMAGE = re.compile(r"\S{1,255}")
+_IMAGE = re.compile(r"\d{12}\.dkr[.-]ecr[a-z0-9.-]*/[a-z0-9][a-z0-9._/-]*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
 _TAGS = re.compile(r"(?:[^=,]+=[^=,]*(?:,(?=.)|$))*")
@@ -88,7 +88,7 @@ class SageMaker:
 
     def __post_init__(self) -> None:
         for name, value, rule, example in (
-            ("--image", self.image, _IMAGE, "the address of an image in ECR"),
+            ("--image", self.image, _IMAGE, "an image in ECR: ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG"),
             ("--role", self.role, _ROLE, "a role's ARN: arn:aws:iam::123456789012:role/voxbatch"),
             ("--instance-type", self.instance_type, _INSTANCE_TYPE, f"a type such as {INSTANCE_TYPE}"),
             ("--region", self.region or "x", _REGION, "a region such as us-east-1"),
@@ -268,8 +268,8 @@ def errors(failure: str, verb: str) -> Iterator[None]:
         raise StartError(f"{failure}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
     except (botocore.ConnectionError, botocore.HTTPClientError) as e:
         raise BusyError(
-            f"{failure}: the connection failed ({one_line(e)}): check the network and --region, and submit it "
-            "again: what has begun by then is found, not started twice"
+            f"{failure}: the connection failed ({one_line(e)}): check the network and --region, and try again: "
+            "nothing is started twice"
         ) from e
     except (botocore.ParamValidationError, ValueError) as e:  # an invalid endpoint or region
         raise ConfigError(f"{failure}: {one_line(e)}") from e
@@ -284,12 +284,12 @@ def _api_error(failure: str, verb: str, error: Any) -> VoxbatchError:
     if code in _BAD_CREDENTIALS:
         return StartError(f"{failure}: the credentials are invalid or have expired ({code}): {_LOGIN}")
     if code in ("AccessDeniedException", "AccessDenied"):
-        return StartError(f"{failure}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {message}")
+        return StartError(f"{failure}: permission denied: {_PERMISSIONS[verb]} is missing; AWS says: {message}")
     if code == "ResourceLimitExceeded":
         return StartError(
             f"{failure}: the account's quota does not admit it: take fewer --tasks or another --instance-type, or "
             f"ask for more under Service Quotas; SageMaker says: {message}"
         )
     if code in _BUSY or status >= 500:
-        return BusyError(f"{failure}: SageMaker is busy ({code}: {message}): submit it again")
-    return ConfigError(f"{failure}: SageMaker refuses the request ({code}: {message})")
+        return BusyError(f"{failure}: AWS is busy ({code}: {message}): try again")
+    return ConfigError(f"{failure}: AWS refuses the request ({code}: {message})")

@@ -47,7 +47,8 @@ class SecondForecast:
 class Forecast:
     """The expected size, time and cost of a run. None stands for an unknown value."""
 
-    items: int
+    items: int | None
+    """None: the source cannot be read."""
     audio_s: float
     estimated_items: int
     """Number of these items whose duration is an estimate."""
@@ -121,6 +122,13 @@ class Forecast:
         lowest, highest = self.start_usd or (0.0, 0.0)
         work_usd = self.work_usd + (self.second_usd or 0.0)
         return work_usd + lowest, work_usd + highest
+
+    def most_usd(self, limit_s: int | None) -> float | None:
+        """Return the highest expected price of the run; if the hours of audio are unknown, that of an attempt of all
+        tasks up to their limit."""
+        if self.usd is not None:
+            return self.usd[1]
+        return None if self.usd_per_hour is None or limit_s is None else self.tasks * limit_s / 3600 * self.usd_per_hour
 
     @property
     def break_even_hours(self) -> float | None:
@@ -197,8 +205,7 @@ def size_run(
         start_s = start.average_s if start else None
         count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks, start_s)
         ceiling.check_tasks(count, hours)
-    listed = prices.usd_per_hour(target.machine(engine))
-    price = listed if usd_per_hour is None else usd_per_hour
+    price = _price(target, engine, usd_per_hour)
     second = _second_pass(config, target, engine, workload)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, None,
@@ -231,11 +238,32 @@ def _second_pass(config: Config, target: Target, engine: str, workload: Workload
 
 
 def size_without_source(
-    submission: Submission, config: RunOptions, target: Target, tasks: int, task_hours: float | None = None
-) -> Submission:
-    """Return the submission with a given number of tasks and their time limit, without a look at the source."""
+    submission: Submission,
+    config: RunOptions,
+    target: Target,
+    tasks: int,
+    task_hours: float | None = None,
+    usd_per_hour: float | None = None,
+    ceiling: Ceiling = DEFAULT_CEILING,
+) -> tuple[Submission, Forecast]:
+    """Return the submission with a given number of tasks and their time limit, and what is known of the run without a
+    look at the source.
+
+    Raises:
+        ConfigError: there is a limit for the price, which is unknown.
+    """
     engine = engine_on(target, config)
-    return replace(submission, tasks=tasks, limit_s=target.limit_s(engine, task_hours or target.task_hours, None))
+    limit_s = target.limit_s(engine, task_hours or target.task_hours, None)
+    forecast = Forecast(
+        None, 0.0, 0, 0, tasks, None, _price(target, engine, usd_per_hour), limit_s, target.start_time(engine)
+    )
+    ceiling.check_usd(forecast.usd)
+    return replace(submission, tasks=tasks, limit_s=limit_s), forecast
+
+
+def _price(target: Target, engine: str, usd_per_hour: float | None) -> float | None:
+    """Return the price of a task for an hour: the given one, else that of the price table."""
+    return prices.usd_per_hour(target.machine(engine)) if usd_per_hour is None else usd_per_hour
 
 
 def check_tasks(config: RunOptions, target: Target, tasks: int | None = None, task_hours: float | None = None) -> None:

@@ -75,6 +75,8 @@ class ApiRequest:
     where: str
     """The call, for people."""
     body: dict[str, Any]
+    unknown: tuple[str, ...] = ()
+    """Sentences about the placeholders in `where`."""
 
 
 def redact_addresses(value: Any) -> Any:

@@ -1,4 +1,4 @@
-# A budget tells people; it stops nothing. What stops a run is max_tasks and max_usd.
+# A budget tells people; it stops nothing. What stops a run is max_tasks, max_usd and max_usd_per_day.
 
 resource "google_project_service" "budgets" {
   count = var.budget_usd > 0 ? 1 : 0

@@ -29,8 +29,9 @@ locals {
   # "voxbatch" with as many tasks as they need. They have no GPU, and cost next to nothing without uploads.
   to_voxbatch = concat(
     ["--drain", "--to", "cloudrun", "--project", var.project, "--region", var.region, "--job", "voxbatch"],
-    ["--tasks", "auto", "--max-tasks", tostring(var.max_tasks)],
-    var.max_usd == 0 ? [] : ["--max-usd", tostring(var.max_usd), "--usd-per-hour", tostring(var.usd_per_hour)],
+    ["--tasks", "auto", "--max-tasks", tostring(var.max_tasks), "--usd-per-hour", tostring(var.usd_per_hour)],
+    ["--max-usd-per-day", tostring(var.max_usd_per_day)],
+    var.max_usd == 0 ? [] : ["--max-usd", tostring(var.max_usd)],
   )
   dispatchers = merge(
     var.uploads != "workflow" ? {} : {

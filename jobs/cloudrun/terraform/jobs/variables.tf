@@ -140,6 +140,16 @@ variable "max_usd" {
   }
 }
 
+variable "max_usd_per_day" {
+  description = "What the executions that a dispatcher starts in a UTC day may be expected to cost. A run above it is a dead letter. 0: no limit."
+  type        = number
+  default     = 300
+  validation {
+    condition     = var.max_usd_per_day >= 0
+    error_message = "max_usd_per_day is a price, or 0 for no limit; this is ${var.max_usd_per_day}."
+  }
+}
+
 variable "budget_usd" {
   description = "A budget of the project for a month, in the currency of the billing account. 0: no budget."
   type        = number
