@@ -248,8 +248,9 @@ def test_results_come_while_the_run_is_in_progress(manifest: ManifestWriter, tmp
         assert [result.id for result in run] == [result.id for result in seen]
     assert first < 31
     assert sorted(result.id for result in seen) == sorted(f"r{i}.wav" for i in range(31))
-    failures = [result for result in seen if isinstance(result.outcome, vb.Failure)]
-    assert [(each.id, each.line["mine"]) for each in failures] == [("r30.wav", "kept")]
+    failures = [result for result in seen if result.failure]
+    assert [(each.id, each.line["mine"], each.transcript) for each in failures] == [("r30.wav", "kept", None)]
+    assert sum(result.transcript is result.outcome for result in seen) == 30
     assert sorted(vb.read_results(out), key=lambda each: each.id) == sorted(seen, key=lambda each: each.id)
 
 
@@ -558,8 +559,12 @@ def test_every_offered_name_loads() -> None:
     ],
 )
 def test_a_signature_has_each_keyword_and_its_default(function: Any, types: type) -> None:
-    """`help` and the completion of notebooks, which read the signature, know all keyword arguments."""
+    """`help` and the completion of notebooks know all keyword arguments, and `help` says what each one means."""
     parameters = inspect.signature(function).parameters
+    text = str(inspect.getdoc(function.__init__ if inspect.isclass(function) else function))
+    explained = re.findall(r"^    (\w+): \S", text.partition("\nOptions:\n")[2], re.MULTILINE)
+    assert sorted(explained) == sorted(types.__annotations__)
+    assert not re.search(r"(?<!`)--\w|Repeatable", text)
     assert types.__annotations__.keys() <= parameters.keys()
     assert not [value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD]
     if "max_hours" in parameters:

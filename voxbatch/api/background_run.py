@@ -223,7 +223,7 @@ def run(
         source: a manifest, a folder, a recording, a pattern such as "*.mp3", or an address; or a list of them.
         out: folder of the outputs, a path or an address. Default: NAME.voxbatch next to the source.
         on_progress: called from this thread with the progress of the run when it has changed.
-        options: those of the command; `voxbatch run --help-all` explains them.
+        options: those of the command, below.
 
     Raises:
         UsageError: an option, the manifest or OUT is wrong; nothing was transcribed.

@@ -74,7 +74,9 @@ def _json_pairs(path: str, text: str) -> dict[str, str]:
 def _check_pairs(place: str, pairs: Mapping[Any, Any]) -> None:
     for old, new in pairs.items():
         if not isinstance(old, str) or not old.strip() or not isinstance(new, str):
-            raise ConfigError(f"{place}: {old!r}: {new!r} is not a replacement; both must be texts, the first not empty")
+            raise ConfigError(
+                f"{place}: {old!r}: {new!r} is not a replacement; both must be texts, the first not empty"
+            )
 
 
 def _table_pairs(path: str, text: str) -> dict[str, str]:
