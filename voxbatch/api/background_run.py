@@ -16,6 +16,7 @@ from voxbatch.analysis.results import Result, ResultReader
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, StoreKeywords
 from voxbatch.api.keywords import run_options, with_keywords
+from voxbatch.api.notebook_progress import notebook_progress
 from voxbatch.api.python_log import python_log
 from voxbatch.api.python_words import python_words
 from voxbatch.config import Config
@@ -128,11 +129,13 @@ class BackgroundRun:
         """Wait for the end of the run, and return its summary. An exception stops the run.
 
         Args:
-            on_progress: called from this thread with the progress of the run when it has changed.
+            on_progress: called from this thread with the progress of the run when it has changed. None shows it in a
+                notebook.
 
         Raises:
             UsageError, RunError: see `run`.
         """
+        on_progress = on_progress or notebook_progress()
         with self:
             for progress in self.progress_changes():
                 if on_progress is not None:
@@ -222,7 +225,8 @@ def run(
     Args:
         source: a manifest, a folder, a recording, a pattern such as "*.mp3", or an address; or a list of them.
         out: folder of the outputs, a path or an address. Default: NAME.voxbatch next to the source.
-        on_progress: called from this thread with the progress of the run when it has changed.
+        on_progress: called from this thread with the progress of the run when it has changed. Default: a notebook
+            shows it.
         options: those of the command, below.
 
     Raises:
