@@ -126,7 +126,7 @@ def test_the_stop_button_of_a_notebook_stops_a_run(kernel: Callable[[Any], None]
 
 @pytest.mark.timeout(600)
 def test_a_notebook_shows_the_progress_of_a_run(kernel: Callable[[Any], None]) -> None:
-    """A cell shows one line that changes in place, to the last item, and nothing if the cell has an own `on_progress`."""
+    """A cell shows one line that changes in place, to the last item; with an own `on_progress` it shows nothing."""
     nbformat = pytest.importorskip("nbformat")
     options = "engine='scripted', limit=5, report=False"
     sources = [
