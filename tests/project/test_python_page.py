@@ -99,7 +99,7 @@ def test_the_notebook_runs_in_a_kernel(kernel: Callable[[Any], None], examples: 
     page = notebook.cells[2]["outputs"][0]["data"]["text/html"]
     assert page.count("<audio") == 1
     assert page.count("<span") + page.count("<mark") == 32
-    assert shown[2].endswith("3 of 3 recordings")
+    assert "3 / 3 items" in shown[2]
     assert shown[3].startswith("3 done, 0 failed, WER ")
     assert len(shown[4].splitlines()) == 3
     assert shown[7] == "3"

@@ -136,3 +136,14 @@ def checked(declared: Setting, value: Any) -> Any:
     if not is_right:
         raise ConfigError(f"option {declared.name} is {value!r}; it must be {wanted}")
     return value
+
+
+def place_of(value: object, name: str) -> str:
+    """Return the path or the address that an argument is, with ~ as the home folder.
+
+    Raises:
+        ConfigError: it is of another type.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name} is of type {type(value).__name__}; give a path or an address")
+    return os.fspath(os.path.expanduser(value))

@@ -8,6 +8,7 @@ from typing import overload
 
 from voxbatch.analysis.compare import Comparison, compare_places
 from voxbatch.analysis.score import score_place
+from voxbatch.api.keywords import place_of
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.scoring.corpus import CorpusScore, ScoreOptions
@@ -91,8 +92,8 @@ def score(
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
             raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
-        other = None if ref is None else os.path.expanduser(ref)
-        return score_place(os.path.expanduser(references), other, tag, options=options).corpus
+        other = None if ref is None else place_of(ref, "ref")
+        return score_place(place_of(references, "references"), other, tag, options=options).corpus
     if isinstance(references, str | os.PathLike) or isinstance(hypotheses, str):
         raise ConfigError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
     if options.keys:
@@ -130,7 +131,7 @@ def compare(
     Raises:
         UsageError: there is no such run or file, or the two have no item with a reference in common.
     """
-    return compare_places(os.path.expanduser(a), os.path.expanduser(b), _tag(language), cluster, limit)
+    return compare_places(place_of(a, "a"), place_of(b, "b"), _tag(language), cluster, limit)
 
 
 def _replacements(replace: Path | Mapping[str, str] | None) -> Replacements | None:
@@ -138,7 +139,7 @@ def _replacements(replace: Path | Mapping[str, str] | None) -> Replacements | No
         return None
     if isinstance(replace, Mapping):
         return replacements_of(replace)
-    return read_replacements(os.path.expanduser(replace))
+    return read_replacements(place_of(replace, "replace"))
 
 
 def _check_texts(noun: str, texts: Sequence[object]) -> None:
