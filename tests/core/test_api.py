@@ -516,6 +516,8 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
                         message: str = result.outcome.message
                     else:
                         warnings: tuple[str, ...] = result.outcome.warnings
+                    if result.transcript:
+                        best: str = transcribe(result.transcript.audio, quality="best", task="translate").text
             ids: list[str] = [result.id for result in read_results("out", anonymous=True)]
             wer: float | None = score(["a"], ["b"], language="en").wer
             same: float | None = score("out").wer
@@ -525,6 +527,7 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
         'from voxbatch import run, score\nrun("m", formts="srt")\nrun("m", limit="3")\nscore(["a"], ["b"])\n'
+        'run("m", quality="bests")\n'
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache'}"]
     done = subprocess.run(
@@ -534,6 +537,7 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
     assert 'wrong.py:2: error: Unexpected keyword argument "formts"' in done.stdout
     assert 'No overload variant of "score" matches' in done.stdout
     assert 'Argument "limit" to "run" has incompatible type "str"' in done.stdout
+    assert 'Argument "quality" to "run" has incompatible type "Literal[\'bests\']"' in done.stdout
 
 
 def test_every_offered_name_loads() -> None:

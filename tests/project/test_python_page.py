@@ -137,6 +137,7 @@ def test_a_notebook_shows_the_progress_of_a_run(kernel: Callable[[Any], None]) -
     kernel(notebook)
     shown = [output for output in notebook.cells[0].outputs if output.output_type == "display_data"]
     assert len(shown) == 1
-    assert "5 / 5 items" in shown[0].data["text/plain"]
+    assert " · 5 / 5 items · RTFx " in shown[0].data["text/plain"]
+    assert " left" not in shown[0].data["text/plain"]
     assert shown[0].data["text/html"].startswith('<progress value="1.000"></progress> ')
     assert notebook.cells[1].outputs == []

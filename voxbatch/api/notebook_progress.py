@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from html import escape
 
-from voxbatch.display import progress_line
+from voxbatch.display import amounts, progress_line
 from voxbatch.runner import Progress
 
 REFRESH_S = 0.5
@@ -24,7 +24,9 @@ def notebook_progress() -> Callable[[Progress], None] | None:
 
     def show(p: Progress) -> None:
         nonlocal shown_at
-        if (now := time.monotonic()) - shown_at >= REFRESH_S or p.committed == p.items:
+        if p.committed == p.items:
+            handle.update(_views(1.0, " · ".join(amounts(p))), raw=True)
+        elif (now := time.monotonic()) - shown_at >= REFRESH_S:
             shown_at = now
             handle.update(_views(p.fraction, progress_line(p)), raw=True)
 
