@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import get_origin
+from types import NoneType
+from typing import get_args, get_origin
 
 from voxbatch.config import ModelChoice, RunOptions
 from voxbatch.records import AnswerOptions
@@ -27,7 +28,7 @@ HEAD = '''"""The types of the keyword arguments of the Python interface, for typ
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TypedDict
+from typing import Literal, TypedDict
 '''
 
 
@@ -65,7 +66,11 @@ def _typed_dict(name: str, base: str, doc: str, settings: Iterable[Setting]) -> 
 
 
 def _annotation(declared: Setting) -> str:
-    """Return the type of a keyword. A list of texts may be one text, which is split at commas."""
+    """Return the type of a keyword: the allowed values where they are few. A list of texts may be one text, which is
+    split at commas."""
+    if declared.choices:
+        values = ", ".join(f'"{choice}"' for choice in declared.choices)
+        return f"Literal[{values}]{' | None' if NoneType in get_args(declared.hint) else ''}"
     if get_origin(declared.hint) is tuple:
         return "str | Collection[str]"
     if get_origin(declared.hint) is Mapping:

@@ -67,6 +67,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 jobs: dict[str, Job] = {}
 tasks: set[asyncio.Task[None]] = set()
+taking = asyncio.Lock()
+"""One upload at a time is counted and read: else many that come together exceed MAX_JOBS and the memory."""
 
 
 def job_of(name: str) -> Job:
@@ -78,15 +80,16 @@ def job_of(name: str) -> Job:
 @app.post("/recordings", status_code=202)
 async def upload(file: UploadFile) -> dict[str, str]:
     """Take a recording in any format, and begin."""
-    if sum(not job.has_ended for job in jobs.values()) >= MAX_JOBS:
-        raise HTTPException(429, "too many recordings; try again later", {"Retry-After": "30"})
-    data = await file.read(MAX_BYTES + 1)
-    if not 0 < len(data) <= MAX_BYTES:
-        raise HTTPException(413, f"a recording has 1 to {MAX_BYTES:,} bytes")
-    for name in [name for name, job in jobs.items() if job.has_ended][:-KEPT_JOBS]:
-        del jobs[name]
-    name = uuid.uuid4().hex
-    jobs[name] = job = Job(app.state.transcriber.stream(data))
+    async with taking:
+        if sum(not job.has_ended for job in jobs.values()) >= MAX_JOBS:
+            raise HTTPException(429, "too many recordings; try again later", {"Retry-After": "30"})
+        data = await file.read(MAX_BYTES + 1)
+        if not 0 < len(data) <= MAX_BYTES:
+            raise HTTPException(413, f"a recording has 1 to {MAX_BYTES:,} bytes")
+        for name in [name for name, job in jobs.items() if job.has_ended][:-KEPT_JOBS]:
+            del jobs[name]
+        name = uuid.uuid4().hex
+        jobs[name] = job = Job(app.state.transcriber.stream(data))
     task = asyncio.create_task(job.run())
     tasks.add(task)  # asyncio itself forgets a task that nobody holds
     task.add_done_callback(tasks.discard)

@@ -5,8 +5,12 @@
     transcript = voxbatch.transcribe("talk.mp3")
     summary = voxbatch.run("recordings/", "out")
 
-docs/python.md describes the Python interface. Importing this package imports nothing else: each name below is loaded
-when it is first used.
+one recording: transcribe, transcribe_async, stream, Transcriber
+many recordings: run, start, read_results, ask; speak for texts
+word error rates: score, compare
+
+`help(voxbatch.run)` explains a function and its options. docs/python.md describes the Python interface.
+Importing this package imports nothing else: each name below is loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any

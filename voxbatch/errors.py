@@ -28,8 +28,10 @@ VoxbatchError is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from voxbatch.failure_kinds import FailureKind
 
@@ -39,6 +41,11 @@ class VoxbatchError(Exception):
 
     exit_code = 1
     """Exit code of the command that ends with this error."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how pickle rebuilds the error. It takes the message and the attributes, not the arguments of
+        `__init__`, so that another process raises the same error."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class UsageError(VoxbatchError):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -29,10 +31,12 @@ import voxbatch as vb
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import AskKeywords, RunKeywords, SpeakKeywords, StoreKeywords, TranscribeKeywords
 from voxbatch.config import ModelChoice, RunOptions
+from voxbatch.errors import BadLine, EmptySourceError
 from voxbatch.runner import workload
 from voxbatch.runner.job import Job
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.columns import ItemSet
+from voxbatch.storage.temporary_files import TemporaryFileError
 
 pytestmark = pytest.mark.slow
 RECORDINGS = ROOT / "examples" / "recordings"
@@ -244,8 +248,9 @@ def test_results_come_while_the_run_is_in_progress(manifest: ManifestWriter, tmp
         assert [result.id for result in run] == [result.id for result in seen]
     assert first < 31
     assert sorted(result.id for result in seen) == sorted(f"r{i}.wav" for i in range(31))
-    failures = [result for result in seen if isinstance(result.outcome, vb.Failure)]
-    assert [(each.id, each.line["mine"]) for each in failures] == [("r30.wav", "kept")]
+    failures = [result for result in seen if result.failure]
+    assert [(each.id, each.line["mine"], each.transcript) for each in failures] == [("r30.wav", "kept", None)]
+    assert sum(result.transcript is result.outcome for result in seen) == 30
     assert sorted(vb.read_results(out), key=lambda each: each.id) == sorted(seen, key=lambda each: each.id)
 
 
@@ -446,12 +451,32 @@ def test_score_of_texts() -> None:
         ((["a"],), {}, "score needs the hypotheses, too"),
         ((["a"], ["a"]), {"language": "englsh"}, "language 'englsh': no known language; did you mean english (en)?"),
         (("nothing",), {}, "does not exist"),
+        ((["a", None], ["a", "b"]), {"language": "en"}, 'reference 2 of 2 is None; give a text, or "" for none'),
+        ((["a"], [float("nan")]), {"language": "en"}, 'hypothesis 1 of 1 is nan; give a text, or "" for none'),
+        (
+            (["a"], ["a"]),
+            {"language": "en", "normalizer": str.lower},
+            'the normalizer is a function; give normalizer="none" and the texts that it returns',
+        ),
+        ((["a"], ["a"]), {"language": "en", "replace": {"a": 1}}, "replace: 'a': 1 is not a replacement"),
+        ((["a"], ["a"]), {"language": "en", "replace": {}}, "replace: holds no replacement"),
     ],
 )
 def test_wrong_texts_are_refused(arguments: tuple[Any, ...], options: dict[str, Any], reason: str) -> None:
     """Arguments that cannot be scored are refused with what is allowed."""
     with pytest.raises((vb.UsageError, OSError), match=re.escape(reason)):
         vb.score(*arguments, **options)
+
+
+def test_replacements_are_a_file_or_a_dictionary(tmp_path: Path) -> None:
+    """`replace` takes the words of the file as a dictionary, too, and names it in the rules."""
+    words = {"ok": "okay", "uh": ""}
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    texts = ["okay then"], ["uh, ok then"]
+    of_dictionary = vb.score(*texts, language="de", replace=words)
+    assert (of_dictionary.wer, vb.score(*texts, language="de", replace=tmp_path / "words.json").wer) == (0, 0)
+    assert vb.score(*texts, language="de").wer == 1
+    assert re.search(r"2 replacements of Python \(SHA-256 [0-9a-f]{8}…\)", of_dictionary.normalizer("de"))
 
 
 def test_score_of_a_run_and_of_a_file(manifest: ManifestWriter, tmp_path: Path) -> None:
@@ -491,6 +516,8 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
                         message: str = result.outcome.message
                     else:
                         warnings: tuple[str, ...] = result.outcome.warnings
+                    if result.transcript:
+                        best: str = transcribe(result.transcript.audio, quality="best", task="translate").text
             ids: list[str] = [result.id for result in read_results("out", anonymous=True)]
             wer: float | None = score(["a"], ["b"], language="en").wer
             same: float | None = score("out").wer
@@ -500,6 +527,7 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
         'from voxbatch import run, score\nrun("m", formts="srt")\nrun("m", limit="3")\nscore(["a"], ["b"])\n'
+        'run("m", quality="bests")\n'
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache'}"]
     done = subprocess.run(
@@ -509,6 +537,7 @@ def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
     assert 'wrong.py:2: error: Unexpected keyword argument "formts"' in done.stdout
     assert 'No overload variant of "score" matches' in done.stdout
     assert 'Argument "limit" to "run" has incompatible type "str"' in done.stdout
+    assert 'Argument "quality" to "run" has incompatible type "Literal[\'bests\']"' in done.stdout
 
 
 def test_every_offered_name_loads() -> None:
@@ -534,12 +563,33 @@ def test_every_offered_name_loads() -> None:
     ],
 )
 def test_a_signature_has_each_keyword_and_its_default(function: Any, types: type) -> None:
-    """`help` and the completion of notebooks, which read the signature, know all keyword arguments."""
+    """`help` and the completion of notebooks know all keyword arguments, and `help` says what each one means."""
     parameters = inspect.signature(function).parameters
+    text = str(inspect.getdoc(function.__init__ if inspect.isclass(function) else function))
+    explained = re.findall(r"^    (\w+): \S", text.partition("\nOptions:\n")[2], re.MULTILINE)
+    assert sorted(explained) == sorted(types.__annotations__)
+    assert not re.search(r"(?<!`)--\w|Repeatable", text)
     assert types.__annotations__.keys() <= parameters.keys()
     assert not [value for value in parameters.values() if value.kind is inspect.Parameter.VAR_KEYWORD]
     if "max_hours" in parameters:
         assert str(parameters["max_hours"]) == "max_hours: float = 24.0"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        vb.ManifestError("a.jsonl", [BadLine(2, "not JSON"), BadLine(5, "no path")], 7),
+        EmptySourceError("a/", "there are no recordings"),
+        vb.ConfigError("wrong", ["--quality", "best"]),
+        vb.AudioError("cut", vb.FailureKind.NOT_AUDIO),
+        TemporaryFileError("a.wav", OSError(28, "No space left on device")),
+    ],
+)
+def test_an_error_survives_pickling(error: vb.VoxbatchError) -> None:
+    """An error comes out of another process as it went in: its type, its message and its attributes."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        copy = pickle.loads(pickle.dumps(error, protocol))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_the_errors_that_docstrings_name_are_offered() -> None:

@@ -6,9 +6,11 @@ import io
 import os
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from conftest import ROOT, Recorder
 
@@ -153,3 +155,27 @@ def test_two_recordings_of_one_name_have_their_own_out(recording: Recorder, tmp_
     for name in ("talk.wav", "talk.flac"):
         assert vb.run(recording(name, 2), engine="scripted").items == 1
     assert {path.name for path in tmp_path.rglob("*.voxbatch")} == {"talk.voxbatch", "talk.flac.voxbatch"}
+
+
+def test_rows_in_place_of_a_source_are_answered_with_a_manifest() -> None:
+    """Rows and a table, whose names of columns look like places, are answered with what writes a manifest."""
+    rows = [{"audio_filepath": "a.wav"}]
+    for source in (rows, pa.Table.from_pylist(rows)):
+        with pytest.raises(vb.ConfigError, match=r"has rows; write them to a manifest of JSON lines, in pandas by `"):
+            vb.run(source, engine="scripted")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda value: vb.run("a.wav", value, engine="scripted"), "out"),
+        (lambda value: list(vb.read_results(value)), "out"),
+        (lambda value: vb.compare(value, "b"), "a"),
+        (lambda value: vb.score("a.jsonl", ref=value), "ref"),
+        (lambda value: vb.score(["a"], ["a"], language="en", replace=value), "replace"),
+    ],
+)
+def test_a_place_of_another_type_is_refused(call: Callable[[Any], object], name: str) -> None:
+    """An argument that names a place is a path or an address."""
+    with pytest.raises(vb.ConfigError, match=f"^{name} is of type list; give a path or an address$"):
+        call([{"text": "a"}])

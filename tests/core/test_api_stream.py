@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,30 @@ def test_asyncio_transcribes_and_streams(recording: Recorder) -> None:
     assert transcript == vb.transcribe(path, **CHUNKS)
     assert tuple(segments) == transcript.segments
     assert ticks > 5
+
+
+def test_streams_that_wait_leave_the_executor_of_asyncio_free(hold: Hold, recording: Recorder) -> None:
+    """asyncio's own threads, which also look up addresses, do not wait for the segments of streams."""
+    path = recording("a.wav", 90)
+    options = {**CHUNKS["engine_options"], **hold.engine_options}
+
+    async def count(stream: vb.SegmentStream) -> int:
+        return len([segment async for segment in stream])
+
+    async def wait_beside(transcriber: vb.Transcriber) -> list[int]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        tasks = [asyncio.create_task(count(transcriber.stream(path))) for _ in range(3)]
+        await asyncio.sleep(0)
+        try:
+            await asyncio.wait_for(asyncio.to_thread(hold.reached), 30)
+        finally:
+            hold.release()
+        return await asyncio.gather(*tasks)
+
+    with vb.Transcriber(engine="scripted", engine_options=options) as transcriber:
+        counts = asyncio.run(wait_beside(transcriber))
+    assert counts[0] > 1
+    assert counts == [counts[0]] * 3
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -86,6 +87,38 @@ def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", str(tmp_path), {})
     assert str(caught.value) == f"--model {tmp_path}: no model.bin there; a CTranslate2 model directory has one"
+
+
+@needs_tiny_en
+def test_a_fine_tuned_model_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    """A folder in Hugging Face's format is answered with the converter, which copies the files that are there."""
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_bytes(b"{}")
+    with pytest.raises(ConfigError) as caught:
+        engines.create("faster-whisper", str(folder), {})
+    command = f"ct2-transformers-converter --model '{folder}' --output_dir '{folder}-ct2' --copy_files tokenizer.json"
+    assert str(caught.value) == (
+        f"--model {folder}: no model.bin there; it is in Hugging Face's format, which takes a GPU and --engine vllm. "
+        f"For a CPU convert it: `pip install transformers torch`, then `{command}`"
+    )
+
+
+@needs_tiny_en
+def test_a_model_without_its_tokenizer_is_refused_with_the_missing_file(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A converted folder without tokenizer.json, which the hub cannot give, is answered with what to copy."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    folder = Path(shutil.copytree(base_model, tmp_path / "model", ignore=shutil.ignore_patterns("tokenizer.json")))
+    reason = r"; there is no tokenizer\.json: copy that of the original model there$"
+    with (
+        closing(engines.create("faster-whisper", str(folder), {})) as engine,
+        pytest.raises(EngineError, match=reason),
+    ):
+        fed(engine, [chunk(0)])
 
 
 @needs_tiny_en

@@ -22,6 +22,7 @@ from voxbatch.hints import HINTS, KEYWORD, OPTION
         ("take a model that knows more: --quality best", 'take a model that knows more: quality="best"'),
         ("--task translate --model small; others", 'task="translate" model="small"; others'),
         ("--model takes a folder", "model takes a folder"),
+        ("add --update, or erase by --overwrite.", "add update=True, or erase by overwrite=True."),
         ("by --max-line 42, --max-lines 2 and --max-cps 20", "by max_line=42, max_lines=2 and max_cps=20"),
         ("With vLLM: --engine-option device=cuda; all", 'With vLLM: engine_options={"device": "cuda"}; all'),
         ('by --prompt "…" and --hotwords FILE', 'by prompt="…" and hotwords="FILE"'),

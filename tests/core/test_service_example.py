@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
+import io
 import json
 import signal
 import socket
@@ -10,10 +12,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
+import soundfile
 from conftest import ROOT, environment
 from waits import until
 
@@ -62,11 +68,15 @@ def call(method: str, address: str, body: bytes | None = None, **further: str) -
         return error.code, error.read().decode()
 
 
+def form(data: bytes) -> bytes:
+    """Return the body of an upload."""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    return head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
 def upload(service: str, data: bytes) -> str:
     """Upload a recording, and return the address of its job."""
-    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-    body = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
-    status, text = call("POST", f"{service}/recordings", body)
+    status, text = call("POST", f"{service}/recordings", form(data))
     assert status == 202, text
     return f"{service}/recordings/{json.loads(text)['id']}"
 
@@ -115,3 +125,27 @@ def test_a_cancelled_upload_frees_the_model(service: str) -> None:
     assert events(bad)[-1][1]["error"] == "AudioError"
     assert "the recording is failed: cannot decode" in call("GET", f"{bad}/text")[1]
     assert events(upload(service, (RECORDINGS / "museum.wav").read_bytes()))[-1][0] == "done"
+
+
+@pytest.mark.timeout(300)
+def test_uploads_that_come_together_do_not_exceed_the_limit(service: str) -> None:
+    """Beside one in progress, seven of thirty uploads are taken, and the others told to come later."""
+    data = io.BytesIO()
+    soundfile.write(data, np.zeros(90 * 16_000, np.int16), 16_000, format="WAV")  # above the megabyte kept in memory
+    long = (RECORDINGS / "street-garden.ogg").read_bytes()
+    jobs, body = [upload(service, long)], form(data.getvalue())
+    clients = [http.client.HTTPConnection(urlsplit(service).netloc, timeout=120) for _ in range(30)]
+    for client in clients:
+        client.putrequest("POST", "/recordings")
+        client.putheader("Content-Type", f"multipart/form-data; boundary={BOUNDARY}")
+        client.putheader("Content-Length", str(len(body)))
+        client.endheaders(body[:-1])
+    for client in clients:
+        client.send(body[-1:])
+    answers = [client.getresponse() for client in clients]
+    jobs += [f"{service}/recordings/{json.load(answer)['id']}" for answer in answers if answer.status == 202]
+    assert Counter(answer.status for answer in answers) == {202: 7, 429: 23}
+    for job in jobs:
+        assert call("DELETE", job)[0] == 204
+    for client in clients:
+        client.close()

@@ -99,7 +99,7 @@ def test_the_notebook_runs_in_a_kernel(kernel: Callable[[Any], None], examples: 
     page = notebook.cells[2]["outputs"][0]["data"]["text/html"]
     assert page.count("<audio") == 1
     assert page.count("<span") + page.count("<mark") == 32
-    assert shown[2].endswith("3 of 3 recordings")
+    assert "3 / 3 items" in shown[2]
     assert shown[3].startswith("3 done, 0 failed, WER ")
     assert len(shown[4].splitlines()) == 3
     assert shown[7] == "3"
@@ -122,3 +122,22 @@ def test_the_stop_button_of_a_notebook_stops_a_run(kernel: Callable[[Any], None]
     kernel(notebook)
     assert notebook.cells[2].outputs[0].text == "True\n"
     assert notebook.cells[3].outputs[0].text == "9\n"
+
+
+@pytest.mark.timeout(600)
+def test_a_notebook_shows_the_progress_of_a_run(kernel: Callable[[Any], None]) -> None:
+    """A cell shows one line that changes in place, to the last item; with an own `on_progress` it shows nothing."""
+    nbformat = pytest.importorskip("nbformat")
+    options = "engine='scripted', limit=5, report=False"
+    sources = [
+        f"import voxbatch\nsummary = voxbatch.run('recordings/', 'out', {options})",
+        f"summary = voxbatch.run('recordings/', 'out2', {options}, on_progress=lambda progress: None)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    kernel(notebook)
+    shown = [output for output in notebook.cells[0].outputs if output.output_type == "display_data"]
+    assert len(shown) == 1
+    assert " · 5 / 5 items · RTFx " in shown[0].data["text/plain"]
+    assert " left" not in shown[0].data["text/plain"]
+    assert shown[0].data["text/html"].startswith('<progress value="1.000"></progress> ')
+    assert notebook.cells[1].outputs == []

@@ -18,7 +18,7 @@ from voxbatch.output.ownership import takeover_explained
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.products import SecondPassFiles
 from voxbatch.output.run_file import Run
-from voxbatch.records import Outcome
+from voxbatch.records import Failure, Outcome, Transcript
 from voxbatch.storage import Store
 
 
@@ -31,6 +31,16 @@ class Result:
     """Transcript, or the Failure that says why there is none."""
     line: Mapping[str, Any]
     """The line of transcripts.jsonl or failures.jsonl: the manifest's line, with its unknown keys, and the outcome."""
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """The transcript. None if the item failed."""
+        return self.outcome if isinstance(self.outcome, Transcript) else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The reason why there is no transcript. None if there is one."""
+        return self.outcome if isinstance(self.outcome, Failure) else None
 
     def __repr__(self) -> str:
         """Return the id and the outcome on one line, without `line`."""

@@ -15,7 +15,8 @@ from voxbatch.analysis import results
 from voxbatch.analysis.results import Result, ResultReader
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, StoreKeywords
-from voxbatch.api.keywords import run_options, with_keywords
+from voxbatch.api.keywords import place_of, run_options, with_keywords
+from voxbatch.api.notebook_progress import notebook_progress
 from voxbatch.api.python_log import python_log
 from voxbatch.api.python_words import python_words
 from voxbatch.config import Config
@@ -128,11 +129,13 @@ class BackgroundRun:
         """Wait for the end of the run, and return its summary. An exception stops the run.
 
         Args:
-            on_progress: called from this thread with the progress of the run when it has changed.
+            on_progress: called from this thread with the progress of the run when it has changed. None shows it in a
+                notebook.
 
         Raises:
             UsageError, RunError: see `run`.
         """
+        on_progress = on_progress or notebook_progress()
         with self:
             for progress in self.progress_changes():
                 if on_progress is not None:
@@ -180,6 +183,12 @@ def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mappi
         ConfigError: an option is unknown or has a wrong value, or there is no source.
     """
     places = list(source) if isinstance(source, Iterable) and not isinstance(source, str) else [source]
+    if hasattr(source, "columns") or any(isinstance(place, Mapping) for place in places):
+        raise ConfigError(
+            f"the source is of type {type(source).__name__} and has rows; write them to a manifest of JSON lines, in "
+            'pandas by `source.to_json("manifest.jsonl", orient="records", lines=True)`, in Polars by '
+            '`source.write_ndjson("manifest.jsonl")`, and give its path'
+        )
     if not all(isinstance(place, str | os.PathLike) for place in places):
         advice = "give a path or an address, or a list of them; bytes and arrays to voxbatch.transcribe"
         raise ConfigError(f"the source is of type {type(source).__name__}; {advice}")
@@ -189,7 +198,7 @@ def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mappi
     place = names[0] if len(names) == 1 else tuple(names)
     settings = run_options(options, RunKeywords)
     with python_words(names, out):
-        return Config.of(settings, place, own_out(place, settings.stores) if out is None else os.path.expanduser(out))
+        return Config.of(settings, place, own_out(place, settings.stores) if out is None else place_of(out, "out"))
 
 
 @with_keywords(RunKeywords)
@@ -222,8 +231,9 @@ def run(
     Args:
         source: a manifest, a folder, a recording, a pattern such as "*.mp3", or an address; or a list of them.
         out: folder of the outputs, a path or an address. Default: NAME.voxbatch next to the source.
-        on_progress: called from this thread with the progress of the run when it has changed.
-        options: those of the command; `voxbatch run --help-all` explains them.
+        on_progress: called from this thread with the progress of the run when it has changed. Default: a notebook
+            shows it.
+        options: those of the command, below.
 
     Raises:
         UsageError: an option, the manifest or OUT is wrong; nothing was transcribed.
@@ -245,4 +255,4 @@ def read_results(out: str | os.PathLike[str], **options: Unpack[StoreKeywords]) 
         RunError: OUT cannot be read, or it is damaged.
     """
     stores = run_options(options, StoreKeywords).stores
-    return results.read_results(stores.out(os.path.expanduser(out)))
+    return results.read_results(stores.out(place_of(out, "out")))

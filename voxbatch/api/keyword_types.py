@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 
 class StoreKeywords(TypedDict, total=False):
@@ -22,17 +22,17 @@ class StoreKeywords(TypedDict, total=False):
 class TranscribeKeywords(StoreKeywords, total=False):
     """Options of one recording's transcription."""
 
-    quality: str | None
+    quality: Literal["fast", "balanced", "best"] | None
     engine: str
     model: str | None
     engine_options: Mapping[str, object]
     kernel_cache: str | None
     language: str | None
-    task: str
+    task: Literal["transcribe", "translate", "align"]
     hotwords: str | None
     prompt: str | None
     audio_stream: str | int | None
-    channels: str | None
+    channels: Literal["split", "auto"] | None
     channel_names: str | Collection[str]
     speakers: str | int | None
     speaker_model: str | None
@@ -72,7 +72,7 @@ class RunKeywords(ShardKeywords, total=False):
 
     overwrite: bool
     update: bool
-    retry_failed: str | None
+    retry_failed: Literal["retryable", "all"] | None
     keep_engine: float
 
 
@@ -93,7 +93,7 @@ class AskKeywords(TypedDict, total=False):
     limit: int | None
     overwrite: bool
     update: bool
-    retry_failed: str | None
+    retry_failed: Literal["retryable", "all"] | None
     allow_outside: bool
     only_under: str | Collection[str]
     include: str | Collection[str]
@@ -130,7 +130,7 @@ class SpeakKeywords(TypedDict, total=False):
     limit: int | None
     overwrite: bool
     update: bool
-    retry_failed: str | None
+    retry_failed: Literal["retryable", "all"] | None
     max_hours: float
     part_items: int
     part_seconds: float

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
+from textwrap import fill
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from voxbatch.api.python_log import python_log
-from voxbatch.api.python_words import python_words, unknown_keyword
+from voxbatch.api.python_words import in_python, python_words, unknown_keyword
 from voxbatch.config import ModelChoice, RunOptions
 from voxbatch.engines.quality import take_quality
 from voxbatch.errors import ConfigError
@@ -23,6 +24,8 @@ from voxbatch.storage import StoreOptions, Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DOCSTRING_WIDTH = 116
+"""Columns of a docstring, which `help` indents by four."""
 _DECLARATIONS = ModelChoice, RunOptions, StoreOptions
 """Dataclasses that declare the keyword arguments of a run."""
 _WORDS: dict[type, str] = {
@@ -41,28 +44,37 @@ def _declared(*declarations: type) -> dict[str, Setting]:
 
 
 def with_keywords(types: type, *declarations: type) -> Callable[[F], F]:
-    """Return a decorator that shows each keyword argument of a function, with its default, in the signature.
+    """Return a decorator that shows each keyword argument of a function: with its default in the signature, and with
+    its meaning in the docstring.
 
-    `help` and the completion of notebooks read it. `Unpack[…]` tells the names to type checkers alone.
+    `help` and the completion of notebooks read them. `Unpack[…]` tells the names to type checkers alone.
 
     Args:
         types: the TypedDict of the keyword arguments.
         declarations: dataclasses that declare settings which a run does not have.
     """
     hints = get_type_hints(types)
+    settings = {name: entry for name, entry in _declared(*declarations, *_DECLARATIONS).items() if name in hints}
     keywords = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=declared.default, annotation=hints[name])
-        for name, declared in _declared(*declarations, *_DECLARATIONS).items()
-        if name in hints
+        for name, declared in settings.items()
     ]
+    meanings = "\n".join(_meaning(declared) for declared in settings.values())
 
     def shown(function: F) -> F:
         before = signature(function)
         own = [value for value in before.parameters.values() if value.kind is not Parameter.VAR_KEYWORD]
         function.__signature__ = before.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        function.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\nOptions:\n{meanings}"
         return function
 
     return shown
+
+
+def _meaning(declared: Setting) -> str:
+    """Return the lines of an option in a docstring: the help of the command line in Python's words."""
+    text = in_python(declared.help).replace(" Repeatable.", "").replace("TIME (90s, 10m, 1h)", "so many seconds")
+    return fill(f"{declared.name}: {text}", DOCSTRING_WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
 
 
 def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
@@ -124,3 +136,14 @@ def checked(declared: Setting, value: Any) -> Any:
     if not is_right:
         raise ConfigError(f"option {declared.name} is {value!r}; it must be {wanted}")
     return value
+
+
+def place_of(value: object, name: str) -> str:
+    """Return the path or the address that an argument is, with ~ as the home folder.
+
+    Raises:
+        ConfigError: it is of another type.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name} is of type {type(value).__name__}; give a path or an address")
+    return os.fspath(os.path.expanduser(value))

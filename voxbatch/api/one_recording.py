@@ -51,7 +51,7 @@ def transcribe(
         offset: seconds to skip at the start.
         duration: seconds to take from there. Default: to the end.
         channel: channel to take, from 0. Default: a mixdown of all.
-        options: `model`, `language`, `engine`, …; `voxbatch run --help-all` explains them.
+        options: `model`, `language`, `engine`, …; see below.
 
     Raises:
         ItemError: the recording cannot be transcribed: AudioError, LanguageError, TranscriptionError, CrashError.

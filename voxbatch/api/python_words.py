@@ -10,12 +10,15 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from typing import get_type_hints
 
 from voxbatch.api.keyword_types import AskKeywords, RunKeywords, SpeakKeywords
 from voxbatch.errors import VoxbatchError
 from voxbatch.hints import KEYWORD, OPTION, hint
 
-_KEYWORDS = {name for types in (RunKeywords, AskKeywords, SpeakKeywords) for name in types.__annotations__}
+_KEYWORDS = {
+    name: hint for types in (RunKeywords, AskKeywords, SpeakKeywords) for name, hint in get_type_hints(types).items()
+}
 _NAMES = "|".join(name.replace("_", "-") for name in ("engine_option", *sorted(_KEYWORDS)))
 _QUOTED = r"""(?<!\w)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")(?!\w)"""
 _VALUE = r"""'[^']*'|"[^"]*"|[^\s;:)'"-][^\s;:)]*[^\s;:,.)]|[^\s;:,.)'"-]"""
@@ -58,8 +61,10 @@ def _keyword(option: re.Match[str]) -> str:
     if name == "engine_option":
         key, equals, setting = value.partition("=")
         return f'engine_options={{"{key}": "{setting}"}}' if equals else "engine_options"
-    if not value or value[0] in "\"'" or value.isdecimal():
-        return f"{name}={value}" if value else name
+    if not value:
+        return f"{name}=True" if _KEYWORDS[name] is bool else name
+    if value[0] in "\"'" or value.isdecimal():
+        return f"{name}={value}"
     return f'{name}="{value}"'
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import overload
 
 from voxbatch.analysis.compare import Comparison, compare_places
 from voxbatch.analysis.score import score_place
+from voxbatch.api.keywords import place_of
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.scoring.corpus import CorpusScore, ScoreOptions
-from voxbatch.scoring.normalize import Rules
-from voxbatch.scoring.replacements import read_replacements
+from voxbatch.scoring.normalize import Replacements, Rules
+from voxbatch.scoring.replacements import read_replacements, replacements_of
 
 Path = str | os.PathLike[str]
 
@@ -26,7 +27,7 @@ def score(
     normalizer: str = "auto",
     case: bool = False,
     punctuation: bool = False,
-    replace: Path | None = None,
+    replace: Path | Mapping[str, str] | None = None,
 ) -> CorpusScore: ...
 
 
@@ -39,7 +40,7 @@ def score(
     normalizer: str = "auto",
     case: bool = False,
     punctuation: bool = False,
-    replace: Path | None = None,
+    replace: Path | Mapping[str, str] | None = None,
     by: Iterable[str] = (),
     cluster: str | None = None,
 ) -> CorpusScore: ...
@@ -54,7 +55,7 @@ def score(
     normalizer: str = "auto",
     case: bool = False,
     punctuation: bool = False,
-    replace: Path | None = None,
+    replace: Path | Mapping[str, str] | None = None,
     by: Iterable[str] = (),
     cluster: str | None = None,
 ) -> CorpusScore:
@@ -76,7 +77,7 @@ def score(
         normalizer: rules for the texts: "auto", "english", "basic", "whisper", "whisper-basic" or "none".
         case: upper and lower case differ.
         punctuation: punctuation counts.
-        replace: a file of words to replace after the normaliser.
+        replace: words to replace after the normaliser, {"ok": "okay"}, or a file of them.
         by: with a run or a file: keys of its rows by which the score is also grouped.
         cluster: with a run or a file: the key whose values are resampled for the intervals, instead of items.
 
@@ -84,15 +85,15 @@ def score(
         UsageError: an argument is missing or does not fit, or there is no reference.
     """
     tag = _tag(language)
-    rules = Rules(
-        normalizer, case, punctuation, None if replace is None else read_replacements(os.path.expanduser(replace))
-    )
+    if callable(normalizer):
+        raise ConfigError('the normalizer is a function; give normalizer="none" and the texts that it returns')
+    rules = Rules(normalizer, case, punctuation, _replacements(replace))
     options = ScoreOptions(rules, (by,) if isinstance(by, str) else tuple(by), cluster)
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
             raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
-        other = None if ref is None else os.path.expanduser(ref)
-        return score_place(os.path.expanduser(references), other, tag, options=options).corpus
+        other = None if ref is None else place_of(ref, "ref")
+        return score_place(place_of(references, "references"), other, tag, options=options).corpus
     if isinstance(references, str | os.PathLike) or isinstance(hypotheses, str):
         raise ConfigError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
     if options.keys:
@@ -104,6 +105,8 @@ def score(
         raise ConfigError(
             f"there are {len(right):,} references and {len(recognised):,} hypotheses; give as many of both"
         )
+    _check_texts("reference", right)
+    _check_texts("hypothesis", recognised)
     corpus = CorpusScore(options=options)
     for reference, hypothesis in zip(right, recognised, strict=True):
         corpus.add_pair(tag, reference, hypothesis)
@@ -128,7 +131,21 @@ def compare(
     Raises:
         UsageError: there is no such run or file, or the two have no item with a reference in common.
     """
-    return compare_places(os.path.expanduser(a), os.path.expanduser(b), _tag(language), cluster, limit)
+    return compare_places(place_of(a, "a"), place_of(b, "b"), _tag(language), cluster, limit)
+
+
+def _replacements(replace: Path | Mapping[str, str] | None) -> Replacements | None:
+    if replace is None:
+        return None
+    if isinstance(replace, Mapping):
+        return replacements_of(replace)
+    return read_replacements(place_of(replace, "replace"))
+
+
+def _check_texts(noun: str, texts: Sequence[object]) -> None:
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise ConfigError(f'{noun} {number} of {len(texts)} is {text!r}; give a text, or "" for none')
 
 
 def _tag(language: str | None) -> str | None:

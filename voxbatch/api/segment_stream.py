@@ -78,7 +78,7 @@ class SegmentStream:
 
     async def __anext__(self) -> Segment:
         try:
-            segment = await asyncio.to_thread(next, self._segments, None)
+            segment = await _next_of(self._segments)
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -134,6 +134,24 @@ class SegmentStream:
             return await asyncio.wrap_future(self._done)
         finally:
             self.cancel()
+
+
+async def _next_of(segments: Iterator[Segment]) -> Segment | None:
+    """Wait for the next segment in a thread of its own, and return it; None at the end.
+
+    `asyncio.to_thread` has six threads on two cores, which also look up addresses: streams that wait would hold all.
+    """
+    waiting = Future[Segment | None]()
+    waiting.set_running_or_notify_cancel()  # a task that is cancelled must not cancel it
+
+    def wait_for_segment() -> None:
+        try:
+            waiting.set_result(next(segments, None))
+        except BaseException as e:  # noqa: BLE001 the task that waits raises it
+            waiting.set_exception(e)
+
+    threading.Thread(target=wait_for_segment, daemon=True, name="voxbatch-segment").start()
+    return await asyncio.wrap_future(waiting)
 
 
 def _segments(messages: _Messages, done: Future[Transcript], has_word_times: bool) -> Iterator[Segment]:

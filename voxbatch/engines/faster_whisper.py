@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -45,6 +46,7 @@ PREFETCH_CHUNKS = 2
 """Number of longest chunks that wait for a thread: 38 MB. Decoders make a chunk faster than a thread transcribes it."""
 SMALL_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "vocabulary.*", "README.md")
 WEIGHTS = "model.bin"
+TOKENIZER = "tokenizer.json"
 MODEL_FILES = ("model.bin", "*.json", "vocabulary.*")
 """Patterns of the files of a CTranslate2 model that decide the texts."""
 
@@ -137,10 +139,10 @@ class FasterWhisperEngine:
                 num_workers=self._threads,
             )
         except Exception as e:  # the hub client, the tokenizer and the C++ core raise different types
-            raise EngineError(
-                f"faster-whisper cannot load the model {self._located.name}: {e}; "
-                "--model takes a CTranslate2 directory or a hub name"
-            ) from e
+            remedy = "--model takes a CTranslate2 directory or a hub name"
+            if not (self._located.path / TOKENIZER).exists():
+                remedy = f"there is no {TOKENIZER}: copy that of the original model there"
+            raise EngineError(f"faster-whisper cannot load the model {self._located.name}: {e}; {remedy}") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,20 @@ class _Located:
         return {51_864: ENGLISH, 51_866: LATER_LANGUAGES}.get(size, WHISPER_LANGUAGES)
 
 
+def _conversion(path: Path) -> str:
+    """Return what to do with a folder that is not in CTranslate2's format."""
+    if not any(path.glob("*.safetensors")) and not any(path.glob("pytorch_model*.bin")):
+        return "a CTranslate2 model directory has one"
+    copied = [name for name in (TOKENIZER, "preprocessor_config.json") if (path / name).exists()]
+    command = ["ct2-transformers-converter", "--model", str(path), "--output_dir", f"{path}-ct2"]
+    if copied:
+        command += ["--copy_files", *copied]
+    return (
+        "it is in Hugging Face's format, which takes a GPU and --engine vllm. For a CPU convert it: "
+        f"`pip install transformers torch`, then `{shlex.join(command)}`"
+    )
+
+
 def _locate(model: str | None, stores: Stores) -> _Located:
     """Find a model, and bring its small files here.
 
@@ -196,7 +212,7 @@ def _locate(model: str | None, stores: Stores) -> _Located:
     path = local_path(model, stores)
     if path.is_dir():
         if not (path / "model.bin").exists():
-            raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
+            raise ConfigError(f"--model {model}: no model.bin there; {_conversion(path)}")
         files = {"model_files": fingerprint(path, MODEL_FILES)}
         return _Located(model, path, hub.license_of(path), "given by --model", identity=files)
     missing = "no such folder; give a CTranslate2 model directory, gs:// or s3://, or a hub name"

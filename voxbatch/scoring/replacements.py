@@ -9,11 +9,27 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from voxbatch.errors import ConfigError
+from voxbatch.safe_text import counted
 from voxbatch.scoring.normalize import Replacements
 
 _REMEDY = "write the words that are replaced, a tab, and the words that replace them (or nothing)"
+
+
+def replacements_of(pairs: Mapping[str, str]) -> Replacements:
+    """Return the replacements of a dictionary, {"ok": "okay", "uh": ""}.
+
+    Raises:
+        ConfigError: it is empty, or an entry is not a replacement.
+    """
+    _check_pairs("replace", pairs)
+    if not pairs:
+        raise ConfigError('replace: holds no replacement; write {"ok": "okay"}')
+    data = json.dumps(dict(pairs)).encode()
+    return Replacements(f"{counted(len(pairs), 'replacement')} of Python ({_digest(data)})", tuple(pairs.items()))
 
 
 def read_replacements(path: str) -> Replacements:
@@ -35,8 +51,11 @@ def read_replacements(path: str) -> Replacements:
     pairs = _json_pairs(path, text) if text.lstrip().startswith(("{", "[")) else _table_pairs(path, text)
     if not pairs:
         raise ConfigError(f"{path}: holds no replacement; {_REMEDY}")
-    digest = hashlib.sha256(data).hexdigest()[:8]
-    return Replacements(f"replacements of {os.path.basename(path)} (SHA-256 {digest}…)", tuple(pairs.items()))
+    return Replacements(f"replacements of {os.path.basename(path)} ({_digest(data)})", tuple(pairs.items()))
+
+
+def _digest(data: bytes) -> str:
+    return f"SHA-256 {hashlib.sha256(data).hexdigest()[:8]}…"
 
 
 def _json_pairs(path: str, text: str) -> dict[str, str]:
@@ -48,10 +67,16 @@ def _json_pairs(path: str, text: str) -> dict[str, str]:
         raise ConfigError(f'{path}: not JSON: {e}; write {{"ok": "okay"}}') from e
     if not isinstance(pairs, dict):
         raise ConfigError(f'{path}: line 1: is not a JSON object; write {{"ok": "okay"}}')
-    for old, new in pairs.items():
-        if not old.strip() or not isinstance(new, str):
-            raise ConfigError(f"{path}: {old!r}: {new!r} is not a replacement; both must be texts, the first not empty")
+    _check_pairs(path, pairs)
     return pairs
+
+
+def _check_pairs(place: str, pairs: Mapping[Any, Any]) -> None:
+    for old, new in pairs.items():
+        if not isinstance(old, str) or not old.strip() or not isinstance(new, str):
+            raise ConfigError(
+                f"{place}: {old!r}: {new!r} is not a replacement; both must be texts, the first not empty"
+            )
 
 
 def _table_pairs(path: str, text: str) -> dict[str, str]:

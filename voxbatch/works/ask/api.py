@@ -44,8 +44,7 @@ def ask(
         json_schema: a JSON schema that each answer follows.
         tools: functions in OpenAI's format that the model may call. Nothing is executed.
         on_progress: see `run`.
-        options: `system`, `max_tokens`, `temperature`, …; `voxbatch ask --help` explains them. And those of `run`,
-            except the options for transcripts.
+        options: `system`, `max_tokens`, `temperature`, …, and those of `run`, except the options for transcripts.
 
     Raises:
         UsageError: an option, the manifest or OUT is wrong; nothing was asked.

@@ -37,8 +37,7 @@ def speak(
         out: see `run`.
         formats: formats of the recordings besides FLAC: a list, or a string with commas.
         on_progress: see `run`.
-        options: `voice`, `loudness`, `seed`, `verify`, …; `voxbatch speak --help` explains them. And the options
-            of `run` that are not about recordings.
+        options: `voice`, `loudness`, `seed`, `verify`, …, and those of `run` that are not about recordings.
 
     Raises:
         UsageError: an option, the source or OUT is wrong; nothing was spoken.
