@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from voxbatch.works.redact.rules import LanguageRules, RedactionRules, sound
 
@@ -39,6 +38,8 @@ LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
 LONGEST_POSTCODE = 5
 """Words of a postcode."""
+LONGEST_NUMBER = 4
+"""Words of a number below 100: "quatre vingt dix huit"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +198,9 @@ def _is_spelled(read: Sequence[Token], ends: Sequence[bool], at: int) -> bool:
 def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
     """Return the token of a word, and of those after it that are read together with it."""
     word = words[at]
-    if spoken := _spoken(words, at, rules):
-        digits, uses = spoken
-        is_hundred = at + uses < len(words) and rules.has("hundred", words[at + uses].casefold())
-        tags = frozenset(("single",) if len(digits) == 1 else ())
-        return Token(word, digits + "00" * is_hundred, tags, uses + is_hundred)
+    for stop in range(min(len(words), at + LONGEST_NUMBER), at, -1):
+        if (digits := rules.digits(words[at:stop])) is not None:
+            return Token(word, digits, frozenset(("single",) if len(digits) == 1 else ()), stop - at)
     if (times := rules.repeats.get(word.casefold())) and at + 1 < len(words):
         following = _token(words, at + 1, rules)
         if text := following.characters:
@@ -238,43 +237,3 @@ def _written(word: str, rules: LanguageRules) -> Token:
         return Token(word, characters)
     digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "10bSW1A2BX"
     return Token(word, digits if len(digits) >= SHORTEST_NUMBER else "")
-
-
-def _spoken(words: Sequence[str], at: int, rules: LanguageRules) -> tuple[str, int] | None:
-    """Return the digits of number words, and how many words they take: "quatre" "vingt" "dix" → ("90", 3)."""
-    parts = [part for part in words[at].casefold().split("-") if part]
-    if not parts or not all(part in rules.numbers or (k and part in _JOINTS) for k, part in enumerate(parts)):
-        return None
-    total, uses = _sum(parts, rules), 1
-    if total is None:
-        return "".join(rules.numbers[part] for part in parts if part in rules.numbers), 1
-    while at + uses < len(words):
-        joint = 1 if words[at + uses].casefold() in _JOINTS and at + uses + 1 < len(words) else 0
-        further = [part for part in words[at + uses + joint].casefold().split("-") if part]
-        if not further or not all(part in rules.numbers for part in further):
-            break
-        longer = _sum([*parts, *further], rules)
-        if longer is None or (joint and total < 20):
-            break
-        parts, total, uses = [*parts, *further], longer, uses + joint + 1
-    return str(total), uses
-
-
-_JOINTS = ("et", "y")
-"""Words between a ten and its unit: "trente et un", "cuarenta y dos"."""
-
-
-def _sum(parts: Sequence[str], rules: LanguageRules) -> int | None:
-    """Return the number below 100 that number words make together; None if they are several numbers."""
-    values = [(part, int(rules.numbers[part])) for part in parts if part in rules.numbers]
-    total = values[0][1]
-    for (before, _), (part, value) in pairwise(values):
-        if (total, part[:5]) == (4, "vingt"):
-            total = 80
-        elif (total in (60, 80) and 10 <= value < 20 and "soixante" in rules.numbers) or (
-            0 < value < 10 and ((total % 10 == 0 and total >= 20) or (before == "dix" and value >= 7))
-        ):  # up to "soixante dix"
-            total += value
-        else:
-            return None
-    return total
