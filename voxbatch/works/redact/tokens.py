@@ -81,7 +81,6 @@ class TokenPassage:
     """The words in which secrets are looked for, as tokens, with the rules for them."""
 
     tokens: Sequence[Token]
-    speakers: Sequence[str | None]
     rules: RedactionRules
     language: LanguageRules
 
