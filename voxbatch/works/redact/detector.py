@@ -16,12 +16,18 @@ from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules, tag_characters
 from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, stem, tokens
 
+DOUBT = 0.8
+"""Confidence below which a word is doubtful."""
 SHORTEST = 3
 """Letters of a name that is looked for again."""
 
 
 def find_secrets(
-    words: Sequence[str], speakers: Sequence[str | None], lang: str | None, rules: RedactionRules
+    words: Sequence[str],
+    speakers: Sequence[str | None],
+    lang: str | None,
+    rules: RedactionRules,
+    confidences: Sequence[float | None] = (),
 ) -> list[Secret]:
     """Return the secrets in the words of an item, in their order.
 
@@ -31,12 +37,15 @@ def find_secrets(
         words: the words as they are written.
         speakers: the speaker of each word, or None.
         lang: primary subtag of the language. None if it is not known.
+        confidences: that of each word, or None. A name that the recogniser does not know is one that it doubts.
     """
     language, has_capitals = rules.language(lang), any(word.strip(EDGES)[:1].isupper() for word in words)
+    doubtful = {at for at, confidence in enumerate(confidences) if confidence is not None and confidence < DOUBT}
     stages: list[list[Secret]] = [[], [], [], [], []]
     for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
         part = [words[at] for at in indexes]
-        passage = TokenPassage(tokens(part, language, has_capitals), rules, language)
+        doubts = {at for at, index in enumerate(indexes) if index in doubtful}
+        passage = TokenPassage(tokens(part, language, has_capitals, doubts), rules, language)
         sequences = [*_sequences(passage)]
         names = [secret for secret in sequences if secret.kind == "person"]
         others = [secret for secret in sequences if secret.kind != "person"]

@@ -5,6 +5,7 @@ The names of persons come from the package Faker, which keeps lists of them for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
@@ -15,6 +16,7 @@ from importlib import import_module, resources
 from typing import Any
 
 import yaml
+from rapidfuzz import fuzz, process
 
 from voxbatch.engines.align.numbers import number_words
 from voxbatch.errors import ConfigError
@@ -28,12 +30,13 @@ KINDS = (
 `speaker_name` the speakers who have a name instead of a number."""
 _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kinds", "numbers": "a list of rules"}
 """The keys of a file for --rules."""
-_SOUNDS = {"ph": "f", "ck": "k", "qu": "k", "ch": "k", "c": "k", "h": "", "y": "i", "w": "v", "z": "s"}
-"""Letters that recognisers take for others."""
+CLOSE = 80
+"""Similarity of a word to a name, in percent, from which it may be that name as a recogniser heard it."""
 TAGS = (
     "end", "more", "part", "year", "weak", "single", "international", "date", "mark", "letter", "spelled", "upper",
     "titled", "place", "house", "house_first", "road", "postcode", "mail", "mail_begin", "mail_end", "host", "tiny",
-    "capital", "first", "maybe_first", "listed", "known", "sounds",
+    "capital", "first", "maybe_first", "listed", "known", "common", "sounds",
+    "doubtful", "begin",
 )  # fmt: skip
 """The names of words that the module tokens gives; rules.yaml uses them, and those of its lists."""
 _TABLES = ("locales", "numbers", "repeats", "postcode")
@@ -95,8 +98,9 @@ class LanguageRules:
     countries: tuple[str, ...] = ()
     first_names: frozenset[str] = frozenset()
     last_names: frozenset[str] = frozenset()
-    name_sounds: frozenset[str] = frozenset()
-    """The sounds of the first names; see `sound`."""
+    plain_names: tuple[str, ...] = ()
+    """The first names without accents."""
+    common_words: frozenset[str] = frozenset()
     knows_names: bool = True
     """False in a language for which there are patterns alone."""
 
@@ -107,6 +111,10 @@ class LanguageRules:
             return digits
         parts = [self.numbers.get(part) for part in text.split()]
         return "".join(filter(None, parts)) if all(parts) else None
+
+    def sounds_like_a_name(self, word: str) -> bool:
+        """Return whether a word of some length is nearly a first name: "garith" for "Gareth"."""
+        return len(word) > 3 and _is_close(without_accents(word), self.plain_names)
 
     def has(self, name: str, word: str) -> bool:
         """Return whether a list has a word."""
@@ -262,7 +270,10 @@ def _language(tag: str | None) -> LanguageRules:
         countries=tuple(locale[3:] for locale in merged["locales"]) if knows_names else (),
         first_names=first,
         last_names=last,
-        name_sounds=frozenset(map(sound, first)) - {""},
+        plain_names=tuple(sorted(set(map(without_accents, first)))),
+        common_words=_common_words(tuple(merged["locales"])).union(*(" ".join(value).split() for value in lists.values()))
+        if knows_names
+        else frozenset(),
         knows_names=knows_names,
     )
 
@@ -270,17 +281,6 @@ def _language(tag: str | None) -> LanguageRules:
 def without_accents(text: str) -> str:
     """Return a text without the accents of its letters."""
     return "".join(filter(lambda character: not unicodedata.combining(character), unicodedata.normalize("NFD", text)))
-
-
-def sound(name: str) -> str:
-    """Return how a folded name sounds, roughly; "" of a short one, which sounds like too many words.
-
-    "yannick", "yanic"  →  "ianik"
-    """
-    letters = "".join(filter(str.isalpha, without_accents(name)))
-    for written, heard in _SOUNDS.items():
-        letters = letters.replace(written, heard)
-    return re.sub(r"(.)\1", r"\1", letters) if len(letters) > 3 else ""
 
 
 def _number_words(tags: Sequence[str]) -> dict[str, str]:
@@ -299,6 +299,21 @@ def _foreign_names() -> frozenset[str]:
     languages = [*_builtin()["languages"].values()]
     words = {str(word) for language in languages for word in (*language["not_names"], *language["filler"])}
     return frozenset().union(*(_names(tuple(language["locales"]))[0] for language in languages)) - words
+
+
+@functools.lru_cache(10_000)
+def _is_close(word: str, names: Sequence[str]) -> bool:
+    return process.extractOne(word, names, scorer=fuzz.ratio, score_cutoff=CLOSE) is not None
+
+
+@functools.cache
+def _common_words(locales: tuple[str, ...]) -> frozenset[str]:
+    """Return the frequent words of Faker's languages, folded."""
+    words = set[str]()
+    for locale in locales:
+        with contextlib.suppress(ModuleNotFoundError):
+            words.update(map(str.casefold, import_module(f"faker.providers.lorem.{locale}").Provider.word_list))
+    return frozenset(words)
 
 
 @functools.cache

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from voxbatch.works.redact.rules import LanguageRules, RedactionRules, sound
+from voxbatch.works.redact.rules import LanguageRules, RedactionRules
 
 EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 """Punctuation around a word."""
@@ -85,10 +85,13 @@ class TokenPassage:
     language: LanguageRules
 
 
-def tokens(words: Sequence[str], rules: LanguageRules, has_capitals: bool) -> list[Token]:
+def tokens(
+    words: Sequence[str], rules: LanguageRules, has_capitals: bool, doubtful: Container[int] = ()
+) -> list[Token]:
     """Return the token of each word. The characters of several words that are read together are in the first of them.
 
     Args:
+        doubtful: indexes of the words of which the recogniser is not sure.
         has_capitals: False if the whole text is written without capitals. Then known names get one.
     """
     bare = [word.strip(EDGES) for word in words]
@@ -104,8 +107,8 @@ def tokens(words: Sequence[str], rules: LanguageRules, has_capitals: bool) -> li
             read[at] = replace(token, characters="")
     postcodes = {at for first in range(len(read)) for at in _postcode(read, ends, first, rules)}
     for at, token in enumerate(read):
-        tags = {*token.tags, *texts[at], *_looks(token, rules, ends[at]), *_name(token, rules, ends[at], has_capitals)}
-        tags |= {"postcode"} if at in postcodes else set()
+        tags = {*token.tags, *texts[at], *_looks(token, rules, ends[at]), *_name(token, rules, words[max(0, at - 1)][-1:] in ".!?…" or not at, has_capitals, bool(texts[at]))}
+        tags |= {name for name, indexes in (("postcode", postcodes), ("doubtful", doubtful)) if at in indexes}
         read[at] = replace(token, tags=frozenset(tags | ({"end"} if ends[at + max(0, token.uses - 1)] else set())))
     return read
 
@@ -151,20 +154,21 @@ def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
     yield from (name for name, is_so in looks.items() if is_so)
 
 
-def _name(token: Token, rules: LanguageRules, ends: bool, has_capitals: bool) -> Iterator[str]:
+def _name(token: Token, rules: LanguageRules, begins: bool, has_capitals: bool, is_in_list: bool) -> Iterator[str]:
     """Yield the tags of a word that may be a name."""
     name = stem(token)
-    is_first, is_other = name in rules.first_names, rules.has("not_names", name)
+    is_first, is_other = name.split("-")[0] in rules.first_names, rules.has("not_names", name)
     is_listed = is_first or name in rules.last_names
     is_known = is_listed and not is_other
     word = token.word[2:] if token.word[1:2] in ("'", "’") else token.word  # "d'Elchand"
     is_short = len(word) < 2 or (word.isupper() and len(word) < 4)
     is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not has_capitals))
-    names = {"listed": is_listed, "known": is_known and is_capital, "capital": is_capital}
+    is_common = is_in_list or is_other or name in rules.common_words
+    names = {"begin": begins, "listed": is_listed, "known": is_known and is_capital, "capital": is_capital, "common": is_common}
     yield from (tag for tag, is_so in names.items() if is_so)
     if is_first and is_capital:
         yield "maybe_first" if is_other else "first"
-    elif (is_first or is_capital) and not is_other and not ends and sound(name) in rules.name_sounds:
+    elif (is_first or (is_capital and not begins)) and not is_common and rules.sounds_like_a_name(name):
         yield "sounds"  # a recogniser writes "Yanic" or "étienne"
 
 
