@@ -13,14 +13,16 @@ from voxbatch.works.redact.rules import LanguageRules, RedactionRules
 
 EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 """Punctuation around a word."""
+CURRENCIES = "$€£"
 _DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
-_AMOUNT = re.compile(r"[$€£%]|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
+_AMOUNT = re.compile(r"%|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|(19|20)\d{2}-\d{2}-\d{2}")
 _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
-_SENTENCE_END = re.compile(r"(?<!^\w)(?<!^\d\d)\.$|[!?…]$")
-"""The end of a sentence, and not that of the day in "9. März" or of a letter."""
+_SENTENCE_END = re.compile(r"(?<!^[^\W\d])\.$|[!?…]$")
+"""The end of a sentence, and not of a letter."""
+_DAY = re.compile(r"\d{1,2}\.")
 _TIME = re.compile(r"\d{1,2}[:h]\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
 _ONE_BY_ONE = re.compile(r"\d(?:[-.,]+\d)*")
@@ -101,7 +103,7 @@ def tokens(
         read.append(token)
         read += [Token(word, uses=0) for word in bare[len(read) : len(read) + token.uses - 1]]
     texts = _texts([token.folded for token in read], rules)
-    ends = [bool(_SENTENCE_END.search(word)) for word in words]
+    ends = [bool(_SENTENCE_END.search(word)) and not _is_day(words, at, rules) for at, word in enumerate(words)]
     for at, token in enumerate(read):
         if rules.has("not_letters", token.folded) and token.characters and not _is_spelled(read, ends, at):
             read[at] = replace(token, characters="")
@@ -122,6 +124,12 @@ def _texts(words: Sequence[str], rules: LanguageRules) -> list[set[str]]:
             if stop <= len(words) and all(map(_is_like, words[at:stop], text)):
                 lists[stop - 1].add(name)
     return lists
+
+
+def _is_day(words: Sequence[str], at: int, rules: LanguageRules) -> bool:
+    """Return whether a word is the day of a date: "9. März", "9. 3. 1984"."""
+    following = "".join(words[at + 1 : at + 2]).strip(EDGES).casefold()
+    return bool(_DAY.fullmatch(words[at])) and (following.isdigit() or rules.has("month", following))
 
 
 def _is_like(word: str, pattern: str) -> bool:
@@ -225,11 +233,11 @@ def _written(word: str, rules: LanguageRules) -> Token:
         return Token(word)
     if _DATE.fullmatch(word):
         return Token(word, tags=frozenset(("date",)))
-    if _DIGITS.fullmatch(word.lstrip("$€£")):
+    if _DIGITS.fullmatch(word.strip(CURRENCIES)):
         is_year = bool(_YEAR.fullmatch(word))
         tags = {
             "year": is_year,
-            "weak": is_year or (is_short and bool(_GROUPED.fullmatch(word))),
+            "weak": is_year or (is_short and (word[0] in CURRENCIES or bool(_GROUPED.fullmatch(word)))),
             "single": bool(_ONE_BY_ONE.fullmatch(word)),
             "international": word.startswith("+"),
         }
@@ -238,5 +246,6 @@ def _written(word: str, rules: LanguageRules) -> Token:
     is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or not rules.has("not_letters", word.casefold()))
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
         return Token(word, characters)
-    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "10bSW1A2BX"
-    return Token(word, digits if len(digits) >= SHORTEST_NUMBER else "")
+    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "9te"
+    is_number = len(digits) >= SHORTEST_NUMBER
+    return Token(word, digits if is_number or word[:1].isdigit() else "", frozenset(() if is_number else ("weak",)))
