@@ -112,7 +112,7 @@ class LanguageRules:
         parts = [self.numbers.get(part) for part in text.split()]
         return "".join(filter(None, parts)) if all(parts) else None
 
-    def sounds_like_a_name(self, word: str) -> bool:
+    def is_nearly_a_name(self, word: str) -> bool:
         """Return whether a word of some length is nearly a first name: "garith" for "Gareth"."""
         return len(word) > 3 and _is_close(without_accents(word), self.plain_names)
 

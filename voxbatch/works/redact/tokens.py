@@ -38,6 +38,8 @@ SHORTEST_NUMBER = 3
 """Digits of a word that is read as a number whatever else it has."""
 LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
+NO_WORD_LISTS = frozenset(("begin", "end", "doubtful", "particle"))
+"""Tags of words that are on no list of other words."""
 LONGEST_POSTCODE = 5
 """Words of a postcode."""
 LONGEST_NUMBER = 4
@@ -109,9 +111,14 @@ def tokens(
             read[at] = replace(token, characters="")
     postcodes = {at for first in range(len(read)) for at in _postcode(read, ends, first, rules)}
     for at, token in enumerate(read):
-        tags = {*token.tags, *texts[at], *_looks(token, rules, ends[at]), *_name(token, rules, words[max(0, at - 1)][-1:] in ".!?…" or not at, has_capitals, bool(texts[at]))}
-        tags |= {name for name, indexes in (("postcode", postcodes), ("doubtful", doubtful)) if at in indexes}
-        read[at] = replace(token, tags=frozenset(tags | ({"end"} if ends[at + max(0, token.uses - 1)] else set())))
+        places = {
+            "postcode": at in postcodes,
+            "doubtful": at in doubtful,
+            "begin": at == 0 or words[at - 1][-1:] in ".!?…",
+            "end": ends[at + max(0, token.uses - 1)],
+        }
+        token = replace(token, tags=token.tags | texts[at] | {name for name, is_so in places.items() if is_so})
+        read[at] = replace(token, tags=token.tags.union(_looks(token, rules), _name(token, rules, has_capitals)))
     return read
 
 
@@ -136,7 +143,7 @@ def _is_like(word: str, pattern: str) -> bool:
     return word.startswith(pattern[:-1]) if pattern[-1] == "*" else word == pattern
 
 
-def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
+def _looks(token: Token, rules: LanguageRules) -> Iterator[str]:
     """Yield the tags of a word by its characters; see rules.yaml."""
     word, characters = token.word, token.characters
     digits = "".join(filter(str.isdigit, characters or word))
@@ -162,21 +169,22 @@ def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
     yield from (name for name, is_so in looks.items() if is_so)
 
 
-def _name(token: Token, rules: LanguageRules, begins: bool, has_capitals: bool, is_in_list: bool) -> Iterator[str]:
-    """Yield the tags of a word that may be a name."""
+def _name(token: Token, rules: LanguageRules, has_capitals: bool) -> Iterator[str]:
+    """Yield the tags of a word that may be a name. A known one needs no capital where the recogniser doubts it."""
     name = stem(token)
     is_first, is_other = name.split("-")[0] in rules.first_names, rules.has("not_names", name)
     is_listed = is_first or name in rules.last_names
+    is_common = is_other or name in rules.common_words or not token.tags <= NO_WORD_LISTS
     is_known = is_listed and not is_other
     word = token.word[2:] if token.word[1:2] in ("'", "’") else token.word  # "d'Elchand"
     is_short = len(word) < 2 or (word.isupper() and len(word) < 4)
-    is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not has_capitals))
-    is_common = is_in_list or is_other or name in rules.common_words
-    names = {"begin": begins, "listed": is_listed, "known": is_known and is_capital, "capital": is_capital, "common": is_common}
+    needs_capital = has_capitals and ("doubtful" not in token.tags or is_common)
+    is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not needs_capital))
+    names = {"listed": is_listed, "known": is_known and is_capital, "capital": is_capital, "common": is_common}
     yield from (tag for tag, is_so in names.items() if is_so)
     if is_first and is_capital:
         yield "maybe_first" if is_other else "first"
-    elif (is_first or (is_capital and not begins)) and not is_common and rules.sounds_like_a_name(name):
+    elif (is_first or (is_capital and "begin" not in token.tags)) and not is_common and rules.is_nearly_a_name(name):
         yield "sounds"  # a recogniser writes "Yanic" or "étienne"
 
 
@@ -247,5 +255,6 @@ def _written(word: str, rules: LanguageRules) -> Token:
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
         return Token(word, characters)
     digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "9te"
-    is_number = len(digits) >= SHORTEST_NUMBER
-    return Token(word, digits if is_number or word[:1].isdigit() else "", frozenset(() if is_number else ("weak",)))
+    if len(digits) >= SHORTEST_NUMBER:
+        return Token(word, digits)
+    return Token(word, digits, frozenset(("weak",))) if word[:1].isdigit() else Token(word)
