@@ -17,7 +17,7 @@ CURRENCIES = "$€£"
 _DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
 _AMOUNT = re.compile(r"%|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
-_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|(19|20)\d{2}-\d{2}-\d{2}")
+_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{1,2}[./-](19|20)\d{2}|(19|20)\d{2}-\d{2}-\d{2}")
 _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
 _SENTENCE_END = re.compile(r"(?<!^[^\W\d])\.$|[!?…]$")
@@ -160,7 +160,7 @@ def _looks(token: Token, rules: LanguageRules) -> Iterator[str]:
         "house_first": is_house and word[0].isdigit(),
         "road": len(word) > 5 and word[0].isupper() and token.folded.endswith(tuple(rules.lists.get("street", ()))),
         "mark": "date" in token.tags or (digits != "" and ":" not in word) or rules.has("month", token.folded),
-        "mail": bool(_EMAIL.fullmatch(word)),
+        "mail": bool(_EMAIL.fullmatch(word)) or any(rules.has("at", part) for part in token.folded.split(".")[1:-1]),
         "mail_begin": word.startswith("@"),
         "mail_end": word.endswith("@"),
         "host": bool(_HOST.fullmatch(word)) or any(rules.has("dot", part) for part in token.folded.split("-")[1:-1]),
