@@ -315,6 +315,33 @@ def test_kills_change_no_byte(changes: int, out: Path, voxbatch: Voxbatch, tmp_p
     assert again == whole
 
 
+@pytest.mark.parametrize("changes", [3, 9, 15, 25, 30])
+def test_a_run_that_redacts_is_continued_after_a_kill(
+    changes: int, out: Path, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """`run --redact` is the run and the redaction of its OUT, wherever it is killed. A failed item gives exit code 3."""
+    run = [*transcription(tmp_path), "--part-items", "1", "--redact"]
+    assert voxbatch("redact", out, "-o", "shared", "--formats", "srt,json", "-q").returncode == 0
+    for folder, redacted in ((out, tmp_path / "first"), (tmp_path / "shared", tmp_path / "apart")):
+        folder.rename(redacted)
+    out.mkdir()
+    (out / "redaction.key").write_bytes((tmp_path / "first" / "redaction.key").read_bytes())
+    assert voxbatch(*run, "shared", env={VARIABLE: str(changes)}).returncode == -9
+    assert not (tmp_path / "shared").exists() or not leaks(tmp_path / "shared")
+    assert voxbatch(*run, "shared").returncode == 3
+    assert {path.name: path.read_bytes() for path in (tmp_path / "shared" / "srt").iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "apart" / "srt").iterdir()
+    }
+    assert lines(tmp_path / "shared") == lines(tmp_path / "apart")
+
+
+def test_a_shard_is_not_redacted(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Other shards may still be at work at the end of one."""
+    done = voxbatch(*transcription(tmp_path), "--redact", "shared", "--shard", "0/2")
+    assert done.returncode == 2
+    assert "run voxbatch redact OUT -o FOLDER when all shards are complete" in done.stderr
+
+
 def test_texts_alone_need_no_recordings(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """With --sound none, no recording is read or written, and the rest is the same."""
     for path in (tmp_path / "Brandstetter").iterdir():

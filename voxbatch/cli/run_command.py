@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from voxbatch.cli.commands import COMMANDS
 from voxbatch.cli.options import (
     RunCommand,
     file_for_vllm,
@@ -25,13 +26,19 @@ from voxbatch.cli.options import (
     video_options,
 )
 from voxbatch.config import FORMATS, Config, RunOptions
+from voxbatch.engines.choice import choose
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log, is_json
 from voxbatch.output.layout import RUN_FILE
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
 from voxbatch.storage import is_remote
+from voxbatch.work import work
 
+_OF_THE_RUN = frozenset(("source", "out", "limit", "retry_failed", "dry_run", "shard", "tasks"))
+"""Options that its redaction does not take over."""
+EARLIER_CODE = "voxbatch.earlier_code"
+"""Key of click's `meta`: the exit code of the run whose redaction this is."""
 DEFAULT_FORMATS = ("srt", "txt")
 """Formats of the files of a run of recordings, unless others are given. A manifest may have millions of items: its run
 writes only the formats that are given."""
@@ -105,6 +112,7 @@ def start(
     stdout: str | None = None,
     verbose: bool = False,
     note: str = "",
+    redact: str | None = None,
     default_formats: tuple[str, ...] = (),
     **settings: Any,
 ) -> None:
@@ -113,7 +121,7 @@ def start(
     Args:
         default_formats: formats of an OUT that has no run yet, or that is overwritten.
     """
-    from voxbatch.cli.session import Ending, leave, transcribe
+    from voxbatch.cli.session import EXIT_SOME_FAILED, Ending, leave, transcribe
     from voxbatch.display import can_animate
 
     served = file_for_vllm(serving_properties, vllm_config)
@@ -126,6 +134,8 @@ def start(
             settings["usd_per_hour"] = price
     _refuse_file(out)
     _refuse_output(sources)
+    if redact:
+        _check_redaction(settings["shards"])
     options = run_options_of(ctx, settings, served)
     if not out:
         from voxbatch.output.default_out import own_out
@@ -156,7 +166,31 @@ def start(
         return
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
-    leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
+    code = transcribe(config, log, show_progress, ending, shares_out=task is not None) or ctx.meta.get(EARLIER_CODE, 0)
+    if redact and code in (0, EXIT_SOME_FAILED):
+        ctx.meta[EARLIER_CODE] = code
+        given = {name: value for name, value in ctx.params.items() if is_given(ctx, name) and name not in _OF_THE_RUN}
+        defaults = {**given, "formats": ",".join(config.formats), "update": not config.overwrite}
+        command = COMMANDS["redact"]
+        with command.make_context("redact", [out, "-o", redact], parent=ctx, default_map=defaults) as further:
+            command.invoke(further)
+    leave(code)
+
+
+def _check_redaction(shards: int) -> None:
+    """Check that a run can be followed by its redaction, before it starts.
+
+    Raises:
+        ConfigError: other tasks may still be at work at its end, or a package is missing.
+    """
+    if shards > 1:
+        raise ConfigError(
+            "--redact: the copies are made of the whole OUT; leave it out, and run voxbatch redact OUT -o FOLDER when "
+            "all shards are complete"
+        )
+    steps = work("redact").resolve("steps")
+    for engine in steps.engines:
+        choose(engine, steps.engines)
 
 
 def _with_formats(options: RunOptions, out: str, formats: tuple[str, ...]) -> RunOptions:
