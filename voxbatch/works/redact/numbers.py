@@ -30,6 +30,9 @@ COUNTING = "0123456789"
 """A part of it is no code by itself: "one, two, three"."""
 YEAR_AND_COUNT = re.compile(r"(19|20)\d\d[ -]\d{1,3}")
 """Two numbers that a recogniser writes as one: "in 2019 and 450 in 2020"."""
+LONGEST_SUM = 12
+"""Digits of amounts that are said one after the other. A recogniser writes cards so, too: "2.056, 2.523, 2.426, 4.375".
+"""
 MAX_AMOUNT = 7
 """Digits of a number that is an amount if a unit follows it."""
 
@@ -58,7 +61,8 @@ class Chain:
     def is_weak(self) -> bool:
         """Return whether it may be a year or an amount, or both: see YEAR_AND_COUNT."""
         is_pair = YEAR_AND_COUNT.fullmatch(" ".join(token.word for token in self.words))
-        return bool(is_pair) or self.has_all("weak")
+        is_long = len(self.digits) > LONGEST_SUM and not any("year" in token.tags for token in self.words)
+        return bool(is_pair) or (self.has_all("weak") and not is_long)
 
     @property
     def is_international(self) -> bool:

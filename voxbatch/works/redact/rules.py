@@ -10,7 +10,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
 from typing import Any
@@ -36,10 +36,10 @@ TAGS = (
     "end", "more", "part", "year", "weak", "single", "international", "date", "mark", "letter", "spelled", "upper",
     "titled", "place", "house", "house_first", "road", "postcode", "mail", "mail_begin", "mail_end", "host", "tiny",
     "capital", "first", "maybe_first", "listed", "known", "common", "sounds",
-    "doubtful", "begin",
+    "doubtful", "begin", "proper", "nearly",
 )  # fmt: skip
 """The names of words that the module tokens gives; rules.yaml uses them, and those of its lists."""
-_TABLES = ("locales", "numbers", "repeats", "postcode")
+_TABLES = ("locales", "capital_nouns", "numbers", "repeats", "postcode")
 """The keys of a language that are no lists of texts."""
 
 
@@ -98,9 +98,11 @@ class LanguageRules:
     countries: tuple[str, ...] = ()
     first_names: frozenset[str] = frozenset()
     last_names: frozenset[str] = frozenset()
-    plain_names: tuple[str, ...] = ()
-    """The first names without accents."""
+    is_nearly_a_name: Callable[[str], bool] = bool
+    """Returns whether a word of some length is nearly a first name: "garith" for "Gareth"."""
     common_words: frozenset[str] = frozenset()
+    capital_nouns: bool = False
+    """True if each noun has a capital."""
     knows_names: bool = True
     """False in a language for which there are patterns alone."""
 
@@ -111,10 +113,6 @@ class LanguageRules:
             return digits
         parts = [self.numbers.get(part) for part in text.split()]
         return "".join(filter(None, parts)) if all(parts) else None
-
-    def is_nearly_a_name(self, word: str) -> bool:
-        """Return whether a word of some length is nearly a first name: "garith" for "Gareth"."""
-        return len(word) > 3 and _is_close(without_accents(word), self.plain_names)
 
     def has(self, name: str, word: str) -> bool:
         """Return whether a list has a word."""
@@ -270,10 +268,11 @@ def _language(tag: str | None) -> LanguageRules:
         countries=tuple(locale[3:] for locale in merged["locales"]) if knows_names else (),
         first_names=first,
         last_names=last,
-        plain_names=tuple(sorted(set(map(without_accents, first)))),
+        is_nearly_a_name=functools.lru_cache(10_000)(functools.partial(_is_close, sorted(map(without_accents, first)))),
         common_words=_common_words(tuple(merged["locales"])).union(*(" ".join(value).split() for value in lists.values()))
         if knows_names
         else frozenset(),
+        capital_nouns=knows_names and merged.get("capital_nouns", False),
         knows_names=knows_names,
     )
 
@@ -301,9 +300,9 @@ def _foreign_names() -> frozenset[str]:
     return frozenset().union(*(_names(tuple(language["locales"]))[0] for language in languages)) - words
 
 
-@functools.lru_cache(10_000)
-def _is_close(word: str, names: Sequence[str]) -> bool:
-    return process.extractOne(word, names, scorer=fuzz.ratio, score_cutoff=CLOSE) is not None
+def _is_close(names: Sequence[str], word: str) -> bool:
+    plain = without_accents(word)
+    return len(word) > 3 and process.extractOne(plain, names, scorer=fuzz.ratio, score_cutoff=CLOSE) is not None
 
 
 @functools.cache

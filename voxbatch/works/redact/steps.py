@@ -255,8 +255,8 @@ def redacted_item(
     if options.redacts("speaker_name"):
         original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
-    words, speakers, confidences = zip(*((p.text, p.speaker, p.confidence) for p in pieces)) or ((), (), ())
-    secrets = find_secrets(words, speakers, lang, rules, confidences)
+    texts, confidences = [piece.text for piece in pieces], [piece.confidence for piece in pieces]
+    secrets = find_secrets(texts, [piece.speaker for piece in pieces], lang, rules, confidences)
     secrets = [secret for secret in secrets if options.redacts(secret.kind)]
     hidden = [at for secret in secrets for at in secret.pieces]
     spans, words = silent_spans(pieces, hidden, options.margin), labelled(pieces, secrets)

@@ -180,12 +180,19 @@ def _name(token: Token, rules: LanguageRules, has_capitals: bool) -> Iterator[st
     is_short = len(word) < 2 or (word.isupper() and len(word) < 4)
     needs_capital = has_capitals and ("doubtful" not in token.tags or is_common)
     is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not needs_capital))
-    names = {"listed": is_listed, "known": is_known and is_capital, "capital": is_capital, "common": is_common}
+    names = {
+        "listed": is_listed,
+        "known": is_known and is_capital,
+        "capital": is_capital,
+        "proper": is_capital and "begin" not in token.tags and not rules.capital_nouns,
+        "common": is_common,
+    }
     yield from (tag for tag, is_so in names.items() if is_so)
     if is_first and is_capital:
         yield "maybe_first" if is_other else "first"
-    elif (is_first or (is_capital and "begin" not in token.tags)) and not is_common and rules.is_nearly_a_name(name):
-        yield "sounds"  # a recogniser writes "Yanic" or "étienne"
+    elif (is_first or is_capital or "doubtful" in token.tags) and not is_common and rules.is_nearly_a_name(name):
+        yield "nearly"  # a recogniser writes "Yanic" or "étienne"
+        yield from ("sounds",) if is_first or (is_capital and "begin" not in token.tags) else ()
 
 
 def stem(token: Token) -> str:
