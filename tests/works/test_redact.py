@@ -96,11 +96,41 @@ def found(
         ("fr", "Merci de virer sur LibanFR208, 5, 5, 4, 6, 0, 5.", "phone", "LibanFR208 5 5 4 6 0 5"),
         ("fr", "Le cryptogramme est si 3.8.", "code", "3.8"),
         ("fr", "Je suis étienne d'Elchand.", "person", "étienne d'Elchand"),
+        ("fr", "Je suis véronique montier.", "person", "véronique"),
+        ("fr", "Écriver Thierry.verlan.arobas.voubatemail.com", "email", "Thierry.verlan.arobas.voubatemail.com"),
+        ("de", "Ich habe mit Annegret-Ackerstädter gesprochen.", "person", "Annegret-Ackerstädter"),
+        ("de", "Meine Kartennummer ist 0 8 1 6 4 7 4 5 8 8 1 2 1 8 9te auf", "card", "0 8 1 6 4 7 4 5 8 8 1 2 1 8 9te"),
+        ("en", "My PI N is $2580.", "code", "$2580"),
+        ("es", "Puede cargarlo en la 2.056 vale 2.523 luego 2.426, vale 4.375.", "card", "2.056 2.523 2.426 4.375"),
+        ("it", "la carta quattro quattro zero uno trentadue due", "number", "quattro quattro zero uno trentadue due"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:
     """Numbers in digits and words, in groups of any kind, with a digit too few, and addresses are found."""
     assert (kind, secret) in found(text, lang, rules)
+
+
+@pytest.mark.parametrize(
+    ("lang", "text", "secrets"),
+    [
+        ("en", "We saw Garith? Ferris? worth? at work .", ["Garith? Ferris? worth?"]),
+        ("de", "Gestern war Friedere? gewüßt? stetter? hier .", ["Friedere? gewüßt? stetter?"]),
+        ("fr", "Je m'appelle bénédict? Vervie .", ["bénédict? Vervie"]),
+        ("de", "Sie sprach mit Skarnbauer? .", ["Skarnbauer?"]),
+        ("de", "Ihr besitzt die Tschechische? Staatsbürgerschaft? seit Mai .", []),
+        ("de", "Er sagt danke. Vielen? Leuten? gefällt es .", []),
+        ("en", "The train? leaves? at ten? past? Monday .", []),
+    ],
+)
+def test_a_name_that_the_recogniser_doubts_is_found(
+    lang: str, text: str, secrets: list[str], rules: RedactionRules
+) -> None:
+    """A word with a low confidence (?) is a part of a name beside it. In languages whose nouns have no capitals, two of
+    them are a name, and after a cue one is."""
+    words = text.split()
+    confidences = [0.5 if word.endswith("?") else 0.95 for word in words]
+    redacted = find_secrets([word.strip("?") for word in words], [None] * len(words), lang, rules, confidences)
+    assert [" ".join(words[at] for at in secret.pieces) for secret in redacted] == secrets
 
 
 @pytest.mark.parametrize(
