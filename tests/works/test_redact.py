@@ -230,14 +230,14 @@ def test_a_margin_never_enters_another_word_and_times_count_from_the_copy() -> N
     assert [(w.text, w.start, w.end) for w in copy.words][2] == ("[CARD]", 1.5, 2.0)
     silent = np.flatnonzero(samples == 0) / SAMPLING_RATE
     assert (silent[0], silent[-1]) == pytest.approx((1.4, 2.25), abs=0.001)
-    assert copy.num_cut == 0
+    assert copy.line["cut_words"] == 0
 
 
 def test_a_word_that_is_said_at_the_same_time_is_counted() -> None:
     """A word of another speaker over a secret is cut, too, and the line says so."""
     words = [word("card", 0, 1, "a"), word("okay", 1.2, 1.8, "b"), word("4401550012345670", 1, 2, "a")]
     copy, samples = copied(words, sound="tone")
-    assert copy.num_cut == 1
+    assert copy.line["cut_words"] == 1
     changed = np.flatnonzero(samples != 1000)
     assert len(changed) >= SAMPLING_RATE
     assert 2000 < np.abs(samples[changed]).max() <= 3000
@@ -349,7 +349,7 @@ def test_kills_change_no_byte(changes: int, out: Path, voxbatch: Voxbatch, tmp_p
 def test_a_run_that_redacts_is_continued_after_a_kill(
     changes: int, out: Path, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
-    """`run --redact` is the run and the redaction of its OUT, wherever it is killed. A failed item gives exit code 3."""
+    """`run --redact` is the run and the redaction of its OUT, wherever it is killed. Failed items give exit code 3."""
     run = [*transcription(tmp_path), "--part-items", "1", "--redact"]
     assert voxbatch("redact", out, "-o", "shared", "--formats", "srt,json", "-q").returncode == 0
     for folder, redacted in ((out, tmp_path / "first"), (tmp_path / "shared", tmp_path / "apart")):

@@ -121,7 +121,7 @@ def start(
     Args:
         default_formats: formats of an OUT that has no run yet, or that is overwritten.
     """
-    from voxbatch.cli.session import EXIT_SOME_FAILED, Ending, leave, transcribe
+    from voxbatch.cli.session import Ending, leave, transcribe
     from voxbatch.display import can_animate
 
     served = file_for_vllm(serving_properties, vllm_config)
@@ -134,8 +134,7 @@ def start(
             settings["usd_per_hour"] = price
     _refuse_file(out)
     _refuse_output(sources)
-    if redact:
-        _check_redaction(settings["shards"])
+    _check_redaction(redact, settings["shards"])
     options = run_options_of(ctx, settings, served)
     if not out:
         from voxbatch.output.default_out import own_out
@@ -167,22 +166,32 @@ def start(
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
     code = transcribe(config, log, show_progress, ending, shares_out=task is not None) or ctx.meta.get(EARLIER_CODE, 0)
-    if redact and code in (0, EXIT_SOME_FAILED):
-        ctx.meta[EARLIER_CODE] = code
-        given = {name: value for name, value in ctx.params.items() if is_given(ctx, name) and name not in _OF_THE_RUN}
-        defaults = {**given, "formats": ",".join(config.formats), "update": not config.overwrite}
-        command = COMMANDS["redact"]
-        with command.make_context("redact", [out, "-o", redact], parent=ctx, default_map=defaults) as further:
-            command.invoke(further)
+    _redact(ctx, config, redact, code)
     leave(code)
 
 
-def _check_redaction(shards: int) -> None:
-    """Check that a run can be followed by its redaction, before it starts.
+def _redact(ctx: click.Context, config: Config, folder: str | None, code: int) -> None:
+    """Redact the OUT of a run that is complete, and exit with the code of both. Without a folder, do nothing."""
+    from voxbatch.cli.session import EXIT_SOME_FAILED
+
+    if folder is None or code not in (0, EXIT_SOME_FAILED):
+        return
+    ctx.meta[EARLIER_CODE] = code
+    settings = {name: value for name, value in ctx.params.items() if is_given(ctx, name) and name not in _OF_THE_RUN}
+    settings |= {"formats": ",".join(config.formats), "update": not config.overwrite}
+    command = COMMANDS["redact"]
+    with command.make_context("redact", [config.out, "-o", folder], parent=ctx, default_map=settings) as further:
+        command.invoke(further)
+
+
+def _check_redaction(folder: str | None, shards: int) -> None:
+    """Check that a run can be followed by its redaction, before it starts. Without a folder, it is not.
 
     Raises:
         ConfigError: other tasks may still be at work at its end, or a package is missing.
     """
+    if folder is None:
+        return
     if shards > 1:
         raise ConfigError(
             "--redact: the copies are made of the whole OUT; leave it out, and run voxbatch redact OUT -o FOLDER when "

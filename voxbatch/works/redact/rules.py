@@ -260,7 +260,8 @@ def _language(tag: str | None) -> LanguageRules:
     for words, name in ((tuple(text.split()), key) for key, values in lists.items() for text in values):
         texts.setdefault("" if "*" in words[0] else words[0], []).append((words, name))
     return LanguageRules(
-        numbers=_number_words([*merged["locales"], *([tag] if tag else ())]) | {word: str(value) for word, value in merged["numbers"].items()},
+        numbers=_number_words([*merged["locales"], *([tag] if tag else ())])
+        | {word: str(value) for word, value in merged["numbers"].items()},
         repeats=merged["repeats"],
         lists={name: frozenset(values) for name, values in lists.items()},
         texts=texts,
@@ -269,7 +270,9 @@ def _language(tag: str | None) -> LanguageRules:
         first_names=first,
         last_names=last,
         is_nearly_a_name=functools.lru_cache(10_000)(functools.partial(_is_close, sorted(map(without_accents, first)))),
-        common_words=_common_words(tuple(merged["locales"])).union(*(" ".join(value).split() for value in lists.values()))
+        common_words=_common_words(tuple(merged["locales"])).union(
+            *(" ".join(value).split() for value in lists.values())
+        )
         if knows_names
         else frozenset(),
         capital_nouns=knows_names and merged.get("capital_nouns", False),
@@ -284,7 +287,7 @@ def without_accents(text: str) -> str:
 
 def _number_words(tags: Sequence[str]) -> dict[str, str]:
     """Return the digits of the numbers below 100 and of the hundreds in words, by the rules of ICU."""
-    numbers = {}
+    numbers = dict[str, str]()
     for number in (*range(100), *range(200, 1000, 100)):
         for tag in tags:
             words = number_words(number, tag).replace("-", " ")
