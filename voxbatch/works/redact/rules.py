@@ -247,12 +247,10 @@ def _language(tag: str | None) -> LanguageRules:
     languages = [builtin["languages"][tag]] if knows_names else builtin["languages"].values()
     for source in (builtin["every"], *languages):
         for name, value in source.items():
-            is_list = isinstance(value, list)
-            merged[name] = (
-                [*merged.get(name, ()), *map(str, value)]
-                if is_list
-                else (merged.get(name, {}) | value if isinstance(value, dict) else value)
-            )
+            if isinstance(value, list):
+                merged.setdefault(name, []).extend(map(str, value))
+            else:
+                merged[name] = merged.get(name, {}) | value if isinstance(value, dict) else value
     first, last = _names(tuple(merged["locales"])) if knows_names else (frozenset[str](), frozenset[str]())
     first |= _foreign_names() if knows_names else frozenset()
     lists = {name: values for name, values in merged.items() if name not in _TABLES}
@@ -270,11 +268,7 @@ def _language(tag: str | None) -> LanguageRules:
         first_names=first,
         last_names=last,
         is_nearly_a_name=functools.lru_cache(10_000)(functools.partial(_is_close, sorted(map(without_accents, first)))),
-        common_words=_common_words(tuple(merged["locales"])).union(
-            *(" ".join(value).split() for value in lists.values())
-        )
-        if knows_names
-        else frozenset(),
+        common_words=_common_words(merged["locales"]).union(*(" ".join(value).split() for value in lists.values())),
         capital_nouns=knows_names and merged.get("capital_nouns", False),
         knows_names=knows_names,
     )
@@ -308,8 +302,7 @@ def _is_close(names: Sequence[str], word: str) -> bool:
     return len(word) > 3 and process.extractOne(plain, names, scorer=fuzz.ratio, score_cutoff=CLOSE) is not None
 
 
-@functools.cache
-def _common_words(locales: tuple[str, ...]) -> frozenset[str]:
+def _common_words(locales: Sequence[str]) -> frozenset[str]:
     """Return the frequent words of Faker's languages, folded."""
     words = set[str]()
     for locale in locales:
