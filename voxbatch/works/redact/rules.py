@@ -36,10 +36,10 @@ TAGS = (
     "end", "more", "part", "year", "weak", "single", "international", "date", "mark", "letter", "spelled", "upper",
     "titled", "place", "house", "house_first", "road", "postcode", "mail", "mail_begin", "mail_end", "host", "tiny",
     "capital", "first", "maybe_first", "listed", "known", "common", "sounds",
-    "doubtful", "begin", "proper", "nearly",
+    "doubtful", "begin", "nearly",
 )  # fmt: skip
 """The names of words that the module tokens gives; rules.yaml uses them, and those of its lists."""
-_TABLES = ("locales", "capital_nouns", "numbers", "repeats", "postcode")
+_TABLES = ("locales", "numbers", "repeats", "postcode")
 """The keys of a language that are no lists of texts."""
 
 
@@ -101,8 +101,6 @@ class LanguageRules:
     is_nearly_a_name: Callable[[str], bool] = bool
     """Returns whether a word of some length is nearly a first name: "garith" for "Gareth"."""
     common_words: frozenset[str] = frozenset()
-    capital_nouns: bool = False
-    """True if each noun has a capital."""
     knows_names: bool = True
     """False in a language for which there are patterns alone."""
 
@@ -269,7 +267,6 @@ def _language(tag: str | None) -> LanguageRules:
         last_names=last,
         is_nearly_a_name=functools.lru_cache(10_000)(functools.partial(_is_close, sorted(map(without_accents, first)))),
         common_words=_common_words(merged["locales"]).union(*(" ".join(value).split() for value in lists.values())),
-        capital_nouns=knows_names and merged.get("capital_nouns", False),
         knows_names=knows_names,
     )
 

@@ -184,7 +184,6 @@ def _name(token: Token, rules: LanguageRules, has_capitals: bool) -> Iterator[st
         "listed": is_listed,
         "known": is_known and is_capital,
         "capital": is_capital,
-        "proper": is_capital and "begin" not in token.tags and not rules.capital_nouns,
         "common": is_common,
     }
     yield from (tag for tag, is_so in names.items() if is_so)
