@@ -26,7 +26,6 @@ from voxbatch.cli.options import (
     video_options,
 )
 from voxbatch.config import FORMATS, Config, RunOptions
-from voxbatch.engines.choice import choose
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log, is_json
 from voxbatch.output.layout import RUN_FILE
@@ -197,6 +196,8 @@ def _check_redaction(folder: str | None, shards: int) -> None:
             "--redact: the copies are made of the whole OUT; leave it out, and run voxbatch redact OUT -o FOLDER when "
             "all shards are complete"
         )
+    from voxbatch.engines.choice import choose
+
     steps = work("redact").resolve("steps")
     for engine in steps.engines:
         choose(engine, steps.engines)
