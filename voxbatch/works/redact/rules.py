@@ -238,7 +238,7 @@ def _sequences() -> tuple[SequenceRule, ...]:
     return tuple(SequenceRule(**{**rule, "words": pattern(rule["words"])}) for rule in builtin["sequences"])
 
 
-@functools.cache
+@functools.lru_cache(32)  # a manifest may name any number of languages
 def _language(tag: str | None) -> LanguageRules:
     builtin, merged = _builtin(), dict[str, Any]()
     knows_names = tag in builtin["languages"]
