@@ -101,6 +101,7 @@ def found(
         ("de", "Ich habe mit Annegret-Ackerstädter gesprochen.", "person", "Annegret-Ackerstädter"),
         ("de", "Meine Kartennummer ist 0 8 1 6 4 7 4 5 8 8 1 2 1 8 9te auf", "card", "0 8 1 6 4 7 4 5 8 8 1 2 1 8 9te"),
         ("en", "My PI N is $2580.", "code", "$2580"),
+        ("fr", "Merci de virer sur LibanFR38 6, 2, 1, 5, 8 5, 9.", "phone", "LibanFR38 6 2 1 5 8 5 9"),
         ("es", "Puede cargarlo en la 2.056 vale 2.523 luego 2.426, vale 4.375.", "card", "2.056 2.523 2.426 4.375"),
         ("it", "la carta quattro quattro zero uno trentadue due", "number", "quattro quattro zero uno trentadue due"),
     ],

@@ -35,7 +35,7 @@ _EMAIL = re.compile(
 )
 _HOST = re.compile(r"[\w\-]+(\.[a-z]{2,})+", re.IGNORECASE)
 SHORTEST_NUMBER = 3
-"""Digits of a word that is read as a number whatever else it has."""
+"""Digits of a word with letters that is a number by itself. One with fewer is a part of others, or needs a cue."""
 LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
 NO_WORD_LISTS = frozenset(("begin", "end", "doubtful", "particle"))
@@ -260,7 +260,5 @@ def _written(word: str, rules: LanguageRules) -> Token:
     is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or not rules.has("not_letters", word.casefold()))
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
         return Token(word, characters)
-    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "9te"
-    if len(digits) >= SHORTEST_NUMBER:
-        return Token(word, digits)
-    return Token(word, digits, frozenset(("weak",))) if word[:1].isdigit() else Token(word)
+    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "LibanFR38"
+    return Token(word, digits, frozenset(("weak",) if 0 < len(digits) < SHORTEST_NUMBER else ()))
