@@ -397,6 +397,8 @@ text_options = combined(
     option("--stdout", type=click.Choice(FORMATS), default=None, group=OUTPUTS, metavar="FORMAT",
            help="Print the transcripts in this format, and all else to standard error. Default: txt in a pipe, if "
            "SOURCE names recordings."),
+    option("--redact", metavar="FOLDER", group=OUTPUTS,
+           help="Also write redacted copies of texts and sound there, as voxbatch redact OUT -o FOLDER."),
     option("-v", "--verbose", is_flag=True,
            help="Print also latencies, memory, the model's place, and the rules of the score."),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from voxbatch.cli.commands import COMMANDS
 from voxbatch.cli.options import (
     RunCommand,
     file_for_vllm,
@@ -31,7 +32,12 @@ from voxbatch.output.layout import RUN_FILE
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
 from voxbatch.storage import is_remote
+from voxbatch.work import work
 
+_OF_THE_RUN = frozenset(("source", "out", "limit", "retry_failed", "dry_run", "shard", "tasks"))
+"""Options that its redaction does not take over."""
+EARLIER_CODE = "voxbatch.earlier_code"
+"""Key of click's `meta`: the exit code of the run whose redaction this is."""
 DEFAULT_FORMATS = ("srt", "txt")
 """Formats of the files of a run of recordings, unless others are given. A manifest may have millions of items: its run
 writes only the formats that are given."""
@@ -109,6 +115,7 @@ def start(
     stdout: str | None = None,
     verbose: bool = False,
     note: str = "",
+    redact: str | None = None,
     default_formats: tuple[str, ...] = (),
     **settings: Any,
 ) -> None:
@@ -130,6 +137,7 @@ def start(
             settings["usd_per_hour"] = price
     _refuse_file(out)
     _refuse_output(sources)
+    _check_redaction(redact, settings["shards"])
     options = run_options_of(ctx, settings, served)
     if not out:
         from voxbatch.output.default_out import own_out
@@ -160,7 +168,43 @@ def start(
         return
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos, shows_items=not _is_collected())
-    leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
+    code = transcribe(config, log, show_progress, ending, shares_out=task is not None) or ctx.meta.get(EARLIER_CODE, 0)
+    _redact(ctx, config, redact, code)
+    leave(code)
+
+
+def _redact(ctx: click.Context, config: Config, folder: str | None, code: int) -> None:
+    """Redact the OUT of a run that is complete, and exit with the code of both. Without a folder, do nothing."""
+    from voxbatch.cli.session import EXIT_SOME_FAILED
+
+    if folder is None or code not in (0, EXIT_SOME_FAILED):
+        return
+    ctx.meta[EARLIER_CODE] = code
+    settings = {name: value for name, value in ctx.params.items() if is_given(ctx, name) and name not in _OF_THE_RUN}
+    settings |= {"formats": ",".join(config.formats), "update": not config.overwrite}
+    command = COMMANDS["redact"]
+    with command.make_context("redact", [config.out, "-o", folder], parent=ctx, default_map=settings) as further:
+        command.invoke(further)
+
+
+def _check_redaction(folder: str | None, shards: int) -> None:
+    """Check that a run can be followed by its redaction, before it starts. Without a folder, it is not.
+
+    Raises:
+        ConfigError: other tasks may still be at work at its end, or a package is missing.
+    """
+    if folder is None:
+        return
+    if shards > 1:
+        raise ConfigError(
+            "--redact: the copies are made of the whole OUT; leave it out, and run voxbatch redact OUT -o FOLDER when "
+            "all shards are complete"
+        )
+    from voxbatch.engines.choice import choose
+
+    steps = work("redact").resolve("steps")
+    for engine in steps.engines:
+        choose(engine, steps.engines)
 
 
 def _is_collected() -> bool:

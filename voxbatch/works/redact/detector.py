@@ -7,6 +7,7 @@ a sequence of words. Numbers need more than a sequence: see the module numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
@@ -15,12 +16,18 @@ from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules, tag_characters
 from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, stem, tokens
 
+DOUBT = 0.8
+"""Confidence below which a word is doubtful."""
 SHORTEST = 3
 """Letters of a name that is looked for again."""
 
 
 def find_secrets(
-    words: Sequence[str], speakers: Sequence[str | None], lang: str | None, rules: RedactionRules
+    words: Sequence[str],
+    speakers: Sequence[str | None],
+    lang: str | None,
+    rules: RedactionRules,
+    confidences: Sequence[float | None] = (),
 ) -> list[Secret]:
     """Return the secrets in the words of an item, in their order.
 
@@ -30,26 +37,28 @@ def find_secrets(
         words: the words as they are written.
         speakers: the speaker of each word, or None.
         lang: primary subtag of the language. None if it is not known.
+        confidences: that of each word, or None. A name that the recogniser does not know is one that it doubts.
     """
     language, has_capitals = rules.language(lang), any(word.strip(EDGES)[:1].isupper() for word in words)
-    taken, secrets = set[int](), list[Secret]()
+    doubtful = {at for at, confidence in enumerate(confidences) if confidence is not None and confidence < DOUBT}
+    stages: list[list[Secret]] = [[], [], [], [], []]
     for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
         part = [words[at] for at in indexes]
-        passage = TokenPassage(tokens(part, language, has_capitals), [speakers[at] for at in indexes], rules, language)
+        doubts = {at for at, index in enumerate(indexes) if index in doubtful}
+        passage = TokenPassage(tokens(part, language, has_capitals, doubts), rules, language)
         sequences = [*_sequences(passage)]
         names = [secret for secret in sequences if secret.kind == "person"]
-        for secret in chain(
-            _patterns(part, rules),
-            (secret for secret in sequences if secret.kind != "person"),
-            find_numbers(passage),
-            names,
-            _said_again(passage, names),
-        ):
-            pieces = tuple(indexes[at] for at in secret.pieces if indexes[at] not in taken)
-            if pieces:
-                taken.update(pieces)
-                secrets.append(Secret(secret.kind, pieces, secret.rule, secret.is_checked))
-    return sorted(secrets, key=lambda secret: secret.pieces)
+        others = [secret for secret in sequences if secret.kind != "person"]
+        kinds = _patterns(part, rules), others, find_numbers(passage), names, _said_again(passage, names)
+        for stage, secrets in zip(stages, kinds, strict=True):
+            stage += [replace(secret, pieces=tuple(indexes[at] for at in secret.pieces)) for secret in secrets]
+    stages[2].sort(key=lambda secret: -len(secret.pieces))  # the whole of a number before what one speaker says of it
+    taken, chosen = set[int](), list[Secret]()
+    for secret in chain(*stages):
+        if pieces := tuple(at for at in secret.pieces if at not in taken):
+            taken.update(pieces)
+            chosen.append(replace(secret, pieces=pieces))
+    return sorted(chosen, key=lambda secret: secret.pieces)
 
 
 def _interrupted(speakers: Sequence[str | None], max_gap: int) -> Iterator[Sequence[int]]:

@@ -13,7 +13,7 @@ from voxbatch.records import SAMPLING_RATE, Hypothesis
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 NAME = "rules"
-PACKAGES = {"faker": "Faker", "phonenumbers": "phonenumberslite", "stdnum": "python-stdnum"}
+PACKAGES = {"faker": "Faker", "icu4py": "icu4py", "phonenumbers": "phonenumberslite", "stdnum": "python-stdnum"}
 """The packages that the rules need, by their modules."""
 ENGINES = {
     NAME: Registration(

@@ -1,9 +1,9 @@
 """Find numbers that are secrets: cards, accounts, telephones, codes.
 
-A number is a chain: digits and spelled letters with nothing between them but fillers ("and then"), and short answers of
-another speaker. So it does not matter how a number is divided, who says its parts, and where sentences end:
+A number is a chain: digits and spelled letters with nothing between them but fillers ("and then"). So it does not
+matter how a number is divided, and where sentences end:
 
-    "four four oh one" — "okay" — "double five, 0012"   →  4401550012
+    "four four oh one." "Then double five, 0012"   →  4401550012
 
 The rules name the kind of a chain. A number whose check digits are wrong, or that lacks a digit, is a secret all the
 same: it is one that was recognised wrong.
@@ -30,6 +30,9 @@ COUNTING = "0123456789"
 """A part of it is no code by itself: "one, two, three"."""
 YEAR_AND_COUNT = re.compile(r"(19|20)\d\d[ -]\d{1,3}")
 """Two numbers that a recogniser writes as one: "in 2019 and 450 in 2020"."""
+LONGEST_SUM = 12
+"""Digits of amounts that are said one after the other. A recogniser writes cards so, too: "2.056, 2.523, 2.426, 4.375".
+"""
 MAX_AMOUNT = 7
 """Digits of a number that is an amount if a unit follows it."""
 
@@ -58,7 +61,8 @@ class Chain:
     def is_weak(self) -> bool:
         """Return whether it may be a year or an amount, or both: see YEAR_AND_COUNT."""
         is_pair = YEAR_AND_COUNT.fullmatch(" ".join(token.word for token in self.words))
-        return bool(is_pair) or self.has_all("weak")
+        is_long = len(self.digits) > LONGEST_SUM and not any("year" in token.tags for token in self.words)
+        return bool(is_pair) or (self.has_all("weak") and not is_long)
 
     @property
     def is_international(self) -> bool:
@@ -107,19 +111,14 @@ def _chains(passage: TokenPassage) -> Iterator[Chain]:
 
 def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
-    tokens, speakers = passage.tokens, passage.speakers
+    tokens = passage.tokens
     token, gap = tokens[following], following - last - 1
     if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
     if passage.language.numbers.get(token.folded) == "1" and tokens[last].word[:1].isdigit() and is_alone:
         return False  # "In 2020, one of them"
-    speaker = speakers[following]
-    may_answer = {*speakers} - {None, speaker} if speaker is not None and speakers[last] == speaker else set()
-    return all(
-        not tokens[at].folded or tokens[at].tags & {"filler", "thousand"} or speakers[at] in may_answer
-        for at in range(last + 1, following)
-    )
+    return all(not token.folded or token.tags & {"filler", "thousand"} for token in tokens[last + 1 : following])
 
 
 def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:

@@ -5,17 +5,20 @@ The names of persons come from the package Faker, which keeps lists of them for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
 from typing import Any
 
 import yaml
+from rapidfuzz import fuzz, process
 
+from voxbatch.engines.align.numbers import number_words
 from voxbatch.errors import ConfigError
 from voxbatch.storage import Stores, redacted
 
@@ -27,15 +30,16 @@ KINDS = (
 `speaker_name` the speakers who have a name instead of a number."""
 _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kinds", "numbers": "a list of rules"}
 """The keys of a file for --rules."""
-_SOUNDS = {"ph": "f", "ck": "k", "qu": "k", "ch": "k", "c": "k", "h": "", "y": "i", "w": "v", "z": "s"}
-"""Letters that recognisers take for others."""
+CLOSE = 80
+"""Similarity of a word to a name, in percent, from which it may be that name as a recogniser heard it."""
 TAGS = (
     "end", "more", "part", "year", "weak", "single", "international", "date", "mark", "letter", "spelled", "upper",
     "titled", "place", "house", "house_first", "road", "postcode", "mail", "mail_begin", "mail_end", "host", "tiny",
-    "capital", "first", "maybe_first", "listed", "known", "sounds",
+    "capital", "first", "maybe_first", "listed", "known", "common", "sounds",
+    "doubtful", "begin", "nearly",
 )  # fmt: skip
 """The names of words that the module tokens gives; rules.yaml uses them, and those of its lists."""
-_TABLES = ("countries", "names", "numbers", "unit_first", "repeats", "postcode")
+_TABLES = ("locales", "numbers", "repeats", "postcode")
 """The keys of a language that are no lists of texts."""
 
 
@@ -82,7 +86,7 @@ class LanguageRules:
     """The words of a language; rules.yaml describes them."""
 
     numbers: Mapping[str, str]
-    """The digits of each number word."""
+    """The digits of a number in words, with spaces between them."""
     repeats: Mapping[str, int]
     """Number of times that a word such as "double" repeats a digit."""
     lists: Mapping[str, frozenset[str]]
@@ -94,10 +98,19 @@ class LanguageRules:
     countries: tuple[str, ...] = ()
     first_names: frozenset[str] = frozenset()
     last_names: frozenset[str] = frozenset()
-    name_sounds: frozenset[str] = frozenset()
-    """The sounds of the first names; see `sound`."""
+    is_nearly_a_name: Callable[[str], bool] = bool
+    """Returns whether a word of some length is nearly a first name: "garith" for "Gareth"."""
+    common_words: frozenset[str] = frozenset()
     knows_names: bool = True
     """False in a language for which there are patterns alone."""
+
+    def digits(self, words: Sequence[str]) -> str | None:
+        """Return the digits of words that are one number, or of a word that has several: "four-one". None of others."""
+        text = " ".join(words).casefold().replace("-", " ").strip()
+        if (digits := self.numbers.get(text)) or len(words) > 1 or not text:
+            return digits
+        parts = [self.numbers.get(part) for part in text.split()]
+        return "".join(filter(None, parts)) if all(parts) else None
 
     def has(self, name: str, word: str) -> bool:
         """Return whether a list has a word."""
@@ -120,8 +133,8 @@ class RedactionRules:
 
     def language(self, tag: str | None) -> LanguageRules:
         """Return the rules of a language by its primary subtag. One that has none takes the words of all languages for
-        numbers and addresses, and finds no names."""
-        return _language(tag if tag in _builtin()["languages"] else None)
+        numbers and addresses, with its own number words, and finds no names."""
+        return _language(tag)
 
 
 def load(place: str | None, stores: Stores) -> RedactionRules:
@@ -225,55 +238,52 @@ def _sequences() -> tuple[SequenceRule, ...]:
     return tuple(SequenceRule(**{**rule, "words": pattern(rule["words"])}) for rule in builtin["sequences"])
 
 
-@functools.cache
+@functools.lru_cache(32)  # a manifest may name any number of languages
 def _language(tag: str | None) -> LanguageRules:
-    builtin = _builtin()
-    merged: dict[str, Any] = {}
-    for source in (builtin["every"], *([builtin["languages"][tag]] if tag else builtin["languages"].values())):
+    builtin, merged = _builtin(), dict[str, Any]()
+    knows_names = tag in builtin["languages"]
+    languages = [builtin["languages"][tag]] if knows_names else builtin["languages"].values()
+    for source in (builtin["every"], *languages):
         for name, value in source.items():
-            is_list = isinstance(value, list)
-            merged[name] = (
-                [*merged.get(name, ()), *map(str, value)]
-                if is_list
-                else (merged.get(name, {}) | value if isinstance(value, dict) else value)
-            )
-    first, last = _names(tuple(merged["names"])) if tag else (frozenset[str](), frozenset[str]())
-    first |= _foreign_names() if tag else frozenset()
-    numbers = {word: str(value) for word, value in merged["numbers"].items()}
+            if isinstance(value, list):
+                merged.setdefault(name, []).extend(map(str, value))
+            else:
+                merged[name] = merged.get(name, {}) | value if isinstance(value, dict) else value
+    first, last = _names(tuple(merged["locales"])) if knows_names else (frozenset[str](), frozenset[str]())
+    first |= _foreign_names() if knows_names else frozenset()
     lists = {name: values for name, values in merged.items() if name not in _TABLES}
     texts: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for words, name in ((tuple(text.split()), key) for key, values in lists.items() for text in values):
         texts.setdefault("" if "*" in words[0] else words[0], []).append((words, name))
     return LanguageRules(
-        numbers=numbers | (_compounds(numbers, merged["unit_first"]) if "unit_first" in merged else {}),
+        numbers=_number_words([*merged["locales"], *([tag] if tag else ())])
+        | {word: str(value) for word, value in merged["numbers"].items()},
         repeats=merged["repeats"],
         lists={name: frozenset(values) for name, values in lists.items()},
         texts=texts,
         postcode=merged.get("postcode", ""),
-        countries=tuple(merged["countries"]) if tag else (),
+        countries=tuple(locale[3:] for locale in merged["locales"]) if knows_names else (),
         first_names=first,
         last_names=last,
-        name_sounds=frozenset(map(sound, first)) - {""},
-        knows_names=tag is not None,
+        is_nearly_a_name=functools.lru_cache(10_000)(functools.partial(_is_close, sorted(map(without_accents, first)))),
+        common_words=_common_words(merged["locales"]).union(*(" ".join(value).split() for value in lists.values())),
+        knows_names=knows_names,
     )
 
 
-def sound(name: str) -> str:
-    """Return how a folded name sounds, roughly; "" of a short one, which sounds like too many words.
-
-    "yannick", "yanic"  →  "ianik"
-    """
-    letters = "".join(filter(str.isalpha, unicodedata.normalize("NFD", name)))
-    for written, heard in _SOUNDS.items():
-        letters = letters.replace(written, heard)
-    return re.sub(r"(.)\1", r"\1", letters) if len(letters) > 3 else ""
+def without_accents(text: str) -> str:
+    """Return a text without the accents of its letters."""
+    return "".join(filter(lambda character: not unicodedata.combining(character), unicodedata.normalize("NFD", text)))
 
 
-def _compounds(numbers: Mapping[str, str], joint: str) -> dict[str, str]:
-    """Return the numbers whose units come first: "vierundvierzig" → 44."""
-    units = {word: int(value) for word, value in numbers.items() if 0 < int(value) < 10}
-    tens = {word: int(value) for word, value in numbers.items() if int(value) >= 20}
-    return {f"{unit}{joint}{ten}": str(units[unit] + tens[ten]) for unit in units for ten in tens}
+def _number_words(tags: Sequence[str]) -> dict[str, str]:
+    """Return the digits of the numbers below 100 and of the hundreds in words, by the rules of ICU."""
+    numbers = dict[str, str]()
+    for number in (*range(100), *range(200, 1000, 100)):
+        for tag in tags:
+            words = number_words(number, tag).replace("-", " ")
+            numbers |= {words: str(number), without_accents(words): str(number)}
+    return numbers
 
 
 @functools.cache
@@ -281,7 +291,21 @@ def _foreign_names() -> frozenset[str]:
     """Return the first names of all languages that are no words or places in any: people have names from elsewhere."""
     languages = [*_builtin()["languages"].values()]
     words = {str(word) for language in languages for word in (*language["not_names"], *language["filler"])}
-    return frozenset().union(*(_names(tuple(language["names"]))[0] for language in languages)) - words
+    return frozenset().union(*(_names(tuple(language["locales"]))[0] for language in languages)) - words
+
+
+def _is_close(names: Sequence[str], word: str) -> bool:
+    plain = without_accents(word)
+    return len(word) > 3 and process.extractOne(plain, names, scorer=fuzz.ratio, score_cutoff=CLOSE) is not None
+
+
+def _common_words(locales: Sequence[str]) -> frozenset[str]:
+    """Return the frequent words of Faker's languages, folded."""
+    words = set[str]()
+    for locale in locales:
+        with contextlib.suppress(ModuleNotFoundError):
+            words.update(map(str.casefold, import_module(f"faker.providers.lorem.{locale}").Provider.word_list))
+    return frozenset(words)
 
 
 @functools.cache

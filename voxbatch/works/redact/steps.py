@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +50,6 @@ from voxbatch.works.redact.options import NONE, RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
 from voxbatch.works.redact.transcript import (
-    SpokenWord,
     at_copy,
     labelled,
     pieces_of,
@@ -74,16 +73,9 @@ ID_BYTES = 8
 class RedactedItem(Transcript):
     """The copy of an item. Its times count from the beginning of the copy."""
 
+    line: Mapping[str, Any] = field(default_factory=dict)
+    """Its line in transcripts.jsonl. It has no value of the original line but those that cannot hold a secret."""
     flac: bytes = b""
-    labels: tuple[SpokenWord, ...] = ()
-    """The labels, at their times in the original."""
-    offset: float = 0.0
-    """Seconds of the original before the copy."""
-    num_cut: int = 0
-    """Number of other words that are cut, because two people talk at once."""
-    seconds: float = 0.0
-    knows_names: bool = True
-    """False if the language has patterns alone."""
 
 
 def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes) -> Rows:
@@ -188,8 +180,7 @@ class Redact(Steps):
         counts: ErrorCounts | None,
     ) -> PartEntry:
         """See Steps."""
-        line = copy_line(item, outcome)
-        return PartEntry(item.index, "transcript", line_bytes(line), flac=outcome.flac)
+        return PartEntry(item.index, "transcript", line_bytes(outcome.line), flac=outcome.flac)
 
     def failure_entry(self, item: Item, failure: Failure, lang: str | None, folder: str | None) -> PartEntry:
         """See Steps. The message stays behind, because it may name the recording."""
@@ -199,29 +190,6 @@ class Redact(Steps):
             "retryable": failure.retryable, "version": VERSION,
         }  # fmt: skip
         return PartEntry(item.index, "failure", json_bytes(line))
-
-
-def copy_line(item: Item, copy: RedactedItem) -> dict[str, Any]:
-    """Return the line of a copy. It has no value of the original line but those that cannot hold a secret."""
-    row, fields = json.loads(item.row), transcript_dict(copy)
-    return {
-        AUDIO_KEY: item_file(item.id, "flac"), "lang": row.get("lang"), DETECTED_LANGUAGE: row.get(DETECTED_LANGUAGE),
-        "id": item.id, "duration": copy.seconds or None,
-        "sha256": hashlib.sha256(copy.flac).hexdigest() if copy.flac else None,
-        "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
-        "audio_duration": fields["audio_duration"], "engine": NAME, "model": "voxbatch",
-        "confidence": row.get("confidence"),
-        "flags": [asdict(flag) for flag in copy.flags], "warnings": list(copy.warnings),
-        "redactions": [
-            {
-                "kind": label.secret.kind, "start": at_copy(label.start, copy.offset),
-                "end": at_copy(label.end, copy.offset), "words": label.num_words, "rule": label.secret.rule,
-                "is_checked": label.secret.is_checked,
-            }
-            for label in copy.labels if label.secret
-        ],
-        "cut_words": copy.num_cut, "has_names": copy.knows_names, "version": VERSION,
-    }  # fmt: skip
 
 
 class _Copies(Transcripts):
@@ -255,25 +223,35 @@ def redacted_item(
     if options.redacts("speaker_name"):
         original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
-    secrets = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
+    texts, confidences = [piece.text for piece in pieces], [piece.confidence for piece in pieces]
+    secrets = find_secrets(texts, [piece.speaker for piece in pieces], lang, rules, confidences)
     secrets = [secret for secret in secrets if options.redacts(secret.kind)]
     hidden = [at for secret in secrets for at in secret.pieces]
     spans, words = silent_spans(pieces, hidden, options.margin), labelled(pieces, secrets)
+    flac = _flac(silenced(samples, spans, item.offset, options.sound)) if len(samples) else b""
     copy = redacted(original, words, item.offset)
-    return RedactedItem(
-        text=copy.text,
-        words=copy.words,
-        segments=copy.segments,
-        audio_duration=copy.audio_duration,
-        language=copy.language,
-        flags=tuple(_moved(flag, item.offset) for flag in copy.flags),
-        flac=_flac(silenced(samples, spans, item.offset, options.sound)) if len(samples) else b"",
-        labels=tuple(word for word in words if word.secret),
-        offset=item.offset,
-        num_cut=cut_words(pieces, hidden, spans),
-        seconds=round(seconds, 4),
-        knows_names=rules.language(lang).knows_names,
-    )
+    flags, fields = tuple(_moved(flag, item.offset) for flag in copy.flags), transcript_dict(copy)
+    line = {
+        AUDIO_KEY: item_file(item.id, "flac"), "lang": row.get("lang"), DETECTED_LANGUAGE: row.get(DETECTED_LANGUAGE),
+        "id": item.id, "duration": round(seconds, 4) or None,
+        "sha256": hashlib.sha256(flac).hexdigest() if flac else None,
+        "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
+        "audio_duration": fields["audio_duration"], "engine": NAME, "model": "voxbatch",
+        "confidence": row.get("confidence"),
+        "flags": [asdict(flag) for flag in flags], "warnings": list(copy.warnings),
+        "redactions": [
+            {
+                "kind": word.secret.kind, "start": at_copy(word.start, item.offset),
+                "end": at_copy(word.end, item.offset), "words": word.num_words, "rule": word.secret.rule,
+                "is_checked": word.secret.is_checked,
+            }
+            for word in words if word.secret
+        ],
+        "cut_words": cut_words(pieces, hidden, spans), "has_names": rules.language(lang).knows_names,
+        "version": VERSION,
+    }  # fmt: skip
+    facts = copy.audio_duration, (), copy.language, flags
+    return RedactedItem(copy.text, copy.words, copy.segments, *facts, line=line, flac=flac)
 
 
 def _moved(flag: Flag, offset: float) -> Flag:

@@ -6,22 +6,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-from voxbatch.works.redact.rules import LanguageRules, RedactionRules, sound
+from voxbatch.works.redact.rules import LanguageRules, RedactionRules
 
 EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 """Punctuation around a word."""
+CURRENCIES = "$€£"
 _DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
-_AMOUNT = re.compile(r"[$€£%]|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
-_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|(19|20)\d{2}-\d{2}-\d{2}")
+_AMOUNT = re.compile(r"%|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
+_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{1,2}[./-](19|20)\d{2}|(19|20)\d{2}-\d{2}-\d{2}")
 _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
-_SENTENCE_END = re.compile(r"(?<!^\w)(?<!^\d\d)\.$|[!?…]$")
-"""The end of a sentence, and not that of the day in "9. März" or of a letter."""
+_SENTENCE_END = re.compile(r"(?<!^[^\W\d])\.$|[!?…]$")
+"""The end of a sentence, and not of a letter."""
+_DAY = re.compile(r"\d{1,2}\.")
 _TIME = re.compile(r"\d{1,2}[:h]\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
 _ONE_BY_ONE = re.compile(r"\d(?:[-.,]+\d)*")
@@ -34,11 +35,15 @@ _EMAIL = re.compile(
 )
 _HOST = re.compile(r"[\w\-]+(\.[a-z]{2,})+", re.IGNORECASE)
 SHORTEST_NUMBER = 3
-"""Digits of a word that is read as a number whatever else it has."""
+"""Digits of a word with letters that is a number by itself. One with fewer is a part of others, or needs a cue."""
 LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
+NO_WORD_LISTS = frozenset(("begin", "end", "doubtful", "particle"))
+"""Tags of words that are on no list of other words."""
 LONGEST_POSTCODE = 5
 """Words of a postcode."""
+LONGEST_NUMBER = 4
+"""Words of a number below 100: "quatre vingt dix huit"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +85,17 @@ class TokenPassage:
     """The words in which secrets are looked for, as tokens, with the rules for them."""
 
     tokens: Sequence[Token]
-    speakers: Sequence[str | None]
     rules: RedactionRules
     language: LanguageRules
 
 
-def tokens(words: Sequence[str], rules: LanguageRules, has_capitals: bool) -> list[Token]:
+def tokens(
+    words: Sequence[str], rules: LanguageRules, has_capitals: bool, doubtful: Container[int] = ()
+) -> list[Token]:
     """Return the token of each word. The characters of several words that are read together are in the first of them.
 
     Args:
+        doubtful: indexes of the words of which the recogniser is not sure.
         has_capitals: False if the whole text is written without capitals. Then known names get one.
     """
     bare = [word.strip(EDGES) for word in words]
@@ -98,15 +105,20 @@ def tokens(words: Sequence[str], rules: LanguageRules, has_capitals: bool) -> li
         read.append(token)
         read += [Token(word, uses=0) for word in bare[len(read) : len(read) + token.uses - 1]]
     texts = _texts([token.folded for token in read], rules)
-    ends = [bool(_SENTENCE_END.search(word)) for word in words]
+    ends = [bool(_SENTENCE_END.search(word)) and not _is_day(words, at, rules) for at, word in enumerate(words)]
     for at, token in enumerate(read):
         if rules.has("not_letters", token.folded) and token.characters and not _is_spelled(read, ends, at):
             read[at] = replace(token, characters="")
     postcodes = {at for first in range(len(read)) for at in _postcode(read, ends, first, rules)}
     for at, token in enumerate(read):
-        tags = {*token.tags, *texts[at], *_looks(token, rules, ends[at]), *_name(token, rules, ends[at], has_capitals)}
-        tags |= {"postcode"} if at in postcodes else set()
-        read[at] = replace(token, tags=frozenset(tags | ({"end"} if ends[at + max(0, token.uses - 1)] else set())))
+        places = {
+            "postcode": at in postcodes,
+            "doubtful": at in doubtful,
+            "begin": at == 0 or words[at - 1][-1:] in ".!?…",
+            "end": ends[at + max(0, token.uses - 1)],
+        }
+        token = replace(token, tags=token.tags | texts[at] | {name for name, is_so in places.items() if is_so})
+        read[at] = replace(token, tags=token.tags.union(_looks(token, rules), _name(token, rules, has_capitals)))
     return read
 
 
@@ -121,11 +133,17 @@ def _texts(words: Sequence[str], rules: LanguageRules) -> list[set[str]]:
     return lists
 
 
+def _is_day(words: Sequence[str], at: int, rules: LanguageRules) -> bool:
+    """Return whether a word is the day of a date: "9. März", "9. 3. 1984"."""
+    following = "".join(words[at + 1 : at + 2]).strip(EDGES).casefold()
+    return bool(_DAY.fullmatch(words[at])) and (following.isdigit() or rules.has("month", following))
+
+
 def _is_like(word: str, pattern: str) -> bool:
     return word.startswith(pattern[:-1]) if pattern[-1] == "*" else word == pattern
 
 
-def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
+def _looks(token: Token, rules: LanguageRules) -> Iterator[str]:
     """Yield the tags of a word by its characters; see rules.yaml."""
     word, characters = token.word, token.characters
     digits = "".join(filter(str.isdigit, characters or word))
@@ -142,7 +160,7 @@ def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
         "house_first": is_house and word[0].isdigit(),
         "road": len(word) > 5 and word[0].isupper() and token.folded.endswith(tuple(rules.lists.get("street", ()))),
         "mark": "date" in token.tags or (digits != "" and ":" not in word) or rules.has("month", token.folded),
-        "mail": bool(_EMAIL.fullmatch(word)),
+        "mail": bool(_EMAIL.fullmatch(word)) or any(rules.has("at", part) for part in token.folded.split(".")[1:-1]),
         "mail_begin": word.startswith("@"),
         "mail_end": word.endswith("@"),
         "host": bool(_HOST.fullmatch(word)) or any(rules.has("dot", part) for part in token.folded.split("-")[1:-1]),
@@ -151,21 +169,29 @@ def _looks(token: Token, rules: LanguageRules, ends: bool) -> Iterator[str]:
     yield from (name for name, is_so in looks.items() if is_so)
 
 
-def _name(token: Token, rules: LanguageRules, ends: bool, has_capitals: bool) -> Iterator[str]:
-    """Yield the tags of a word that may be a name."""
+def _name(token: Token, rules: LanguageRules, has_capitals: bool) -> Iterator[str]:
+    """Yield the tags of a word that may be a name. A known one needs no capital where the recogniser doubts it."""
     name = stem(token)
-    is_first, is_other = name in rules.first_names, rules.has("not_names", name)
+    is_first, is_other = name.split("-")[0] in rules.first_names, rules.has("not_names", name)
     is_listed = is_first or name in rules.last_names
+    is_common = is_other or name in rules.common_words or not token.tags <= NO_WORD_LISTS
     is_known = is_listed and not is_other
     word = token.word[2:] if token.word[1:2] in ("'", "’") else token.word  # "d'Elchand"
     is_short = len(word) < 2 or (word.isupper() and len(word) < 4)
-    is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not has_capitals))
-    names = {"listed": is_listed, "known": is_known and is_capital, "capital": is_capital}
+    needs_capital = has_capitals and ("doubtful" not in token.tags or is_common)
+    is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not needs_capital))
+    names = {
+        "listed": is_listed,
+        "known": is_known and is_capital,
+        "capital": is_capital,
+        "common": is_common,
+    }
     yield from (tag for tag, is_so in names.items() if is_so)
     if is_first and is_capital:
         yield "maybe_first" if is_other else "first"
-    elif (is_first or is_capital) and not is_other and not ends and sound(name) in rules.name_sounds:
-        yield "sounds"  # a recogniser writes "Yanic" or "étienne"
+    elif (is_first or is_capital or "doubtful" in token.tags) and not is_common and rules.is_nearly_a_name(name):
+        yield "nearly"  # a recogniser writes "Yanic" or "étienne"
+        yield from ("sounds",) if is_first or (is_capital and "begin" not in token.tags) else ()
 
 
 def stem(token: Token) -> str:
@@ -197,11 +223,9 @@ def _is_spelled(read: Sequence[Token], ends: Sequence[bool], at: int) -> bool:
 def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
     """Return the token of a word, and of those after it that are read together with it."""
     word = words[at]
-    if spoken := _spoken(words, at, rules):
-        digits, uses = spoken
-        is_hundred = at + uses < len(words) and rules.has("hundred", words[at + uses].casefold())
-        tags = frozenset(("single",) if len(digits) == 1 else ())
-        return Token(word, digits + "00" * is_hundred, tags, uses + is_hundred)
+    for stop in range(min(len(words), at + LONGEST_NUMBER), at, -1):
+        if (digits := rules.digits(words[at:stop])) is not None:
+            return Token(word, digits, frozenset(("single",) if len(digits) == 1 else ()), stop - at)
     if (times := rules.repeats.get(word.casefold())) and at + 1 < len(words):
         following = _token(words, at + 1, rules)
         if text := following.characters:
@@ -223,11 +247,11 @@ def _written(word: str, rules: LanguageRules) -> Token:
         return Token(word)
     if _DATE.fullmatch(word):
         return Token(word, tags=frozenset(("date",)))
-    if _DIGITS.fullmatch(word.lstrip("$€£")):
+    if _DIGITS.fullmatch(word.strip(CURRENCIES)):
         is_year = bool(_YEAR.fullmatch(word))
         tags = {
             "year": is_year,
-            "weak": is_year or (is_short and bool(_GROUPED.fullmatch(word))),
+            "weak": is_year or (is_short and (word[0] in CURRENCIES or bool(_GROUPED.fullmatch(word)))),
             "single": bool(_ONE_BY_ONE.fullmatch(word)),
             "international": word.startswith("+"),
         }
@@ -236,45 +260,5 @@ def _written(word: str, rules: LanguageRules) -> Token:
     is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or not rules.has("not_letters", word.casefold()))
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
         return Token(word, characters)
-    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "10bSW1A2BX"
-    return Token(word, digits if len(digits) >= SHORTEST_NUMBER else "")
-
-
-def _spoken(words: Sequence[str], at: int, rules: LanguageRules) -> tuple[str, int] | None:
-    """Return the digits of number words, and how many words they take: "quatre" "vingt" "dix" → ("90", 3)."""
-    parts = [part for part in words[at].casefold().split("-") if part]
-    if not parts or not all(part in rules.numbers or (k and part in _JOINTS) for k, part in enumerate(parts)):
-        return None
-    total, uses = _sum(parts, rules), 1
-    if total is None:
-        return "".join(rules.numbers[part] for part in parts if part in rules.numbers), 1
-    while at + uses < len(words):
-        joint = 1 if words[at + uses].casefold() in _JOINTS and at + uses + 1 < len(words) else 0
-        further = [part for part in words[at + uses + joint].casefold().split("-") if part]
-        if not further or not all(part in rules.numbers for part in further):
-            break
-        longer = _sum([*parts, *further], rules)
-        if longer is None or (joint and total < 20):
-            break
-        parts, total, uses = [*parts, *further], longer, uses + joint + 1
-    return str(total), uses
-
-
-_JOINTS = ("et", "y")
-"""Words between a ten and its unit: "trente et un", "cuarenta y dos"."""
-
-
-def _sum(parts: Sequence[str], rules: LanguageRules) -> int | None:
-    """Return the number below 100 that number words make together; None if they are several numbers."""
-    values = [(part, int(rules.numbers[part])) for part in parts if part in rules.numbers]
-    total = values[0][1]
-    for (before, _), (part, value) in pairwise(values):
-        if (total, part[:5]) == (4, "vingt"):
-            total = 80
-        elif (total in (60, 80) and 10 <= value < 20 and "soixante" in rules.numbers) or (
-            0 < value < 10 and ((total % 10 == 0 and total >= 20) or (before == "dix" and value >= 7))
-        ):  # up to "soixante dix"
-            total += value
-        else:
-            return None
-    return total
+    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "LibanFR38"
+    return Token(word, digits, frozenset(("weak",) if 0 < len(digits) < SHORTEST_NUMBER else ()))
