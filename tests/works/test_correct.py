@@ -341,6 +341,37 @@ def test_changes_are_dropped_by_name(out: Path, voxbatch: Voxbatch) -> None:
     assert voxbatch("correct", "out", "--drop", "srt/a.srt").returncode == 2
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_at_every_step_of_a_drop(out: Path, voxbatch: Voxbatch, tmp_path: Path, stride: int) -> None:
+    """Whenever `correct --drop` is killed, the same command writes the named files again. The cues of a person that
+    were taken in go with their file."""
+    names = ("srt/a.srt", "vtt/b.vtt", "transcripts.jsonl", "report.html")
+    before = {name: (out / name).read_bytes() for name in names}
+    retime(out / "srt" / "a.srt", 0.24)
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    replace_in(out / "vtt" / "b.vtt", ("w1", "one"))
+    for name in names[2:]:
+        (out / name).write_bytes(b" " + (out / name).read_bytes())
+    shutil.copytree(out, tmp_path / "changed")
+    number, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "changed", out)
+        code = voxbatch("correct", "out", "--drop", *names, env={killed_at.VARIABLE: str(number)}).returncode
+        done = voxbatch("correct", "out", "--drop", *names)
+        left = {name: (out / name).read_bytes() for name in names[:2] if (out / name).exists()}
+        assert left == {name: before[name] for name in names[:2]}, (number, done.stderr)
+        assert [line.get("recognised", {}).get("subtitles") for line in read_lines(out).values()] == [[], None]
+        assert (out / "report.html").exists()
+        assert verify(Stores().out(str(out))) == []
+        number += stride
+    assert code == 0
+    assert number > 10
+    (out / "srt" / "a.srt").unlink()
+    refused = voxbatch("correct", "out", "--drop", "srt/a.srt", "srt/x.srt")
+    assert (refused.returncode, "srt/x.srt: nobody has changed" in refused.stderr) == (2, True)
+
+
 def test_a_correction_stays_in_further_runs(
     out: Path, voxbatch: Voxbatch, recording: Recorder, again: Callable[..., str], tmp_path: Path
 ) -> None:
