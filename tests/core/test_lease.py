@@ -8,6 +8,7 @@ import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ManifestWriter, Starter, Voxbatch
@@ -108,3 +109,16 @@ def test_a_process_id_that_another_process_has_now_is_no_obstacle(store: Store) 
     put(store, mine)
     with pytest.raises(InUseError), work_on(store, 0, 1, is_alone=True, log=QUIET):
         pass
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"since": 1e300}, {"since": -1e18}, {"processes": "another boot", "good_for_s": 1e308}, {"at": 1e300}],
+)
+def test_a_lease_with_impossible_values_is_no_obstacle(store: Store, damage: dict[str, Any]) -> None:
+    """A lease that no run writes is none: it neither ends a command with a traceback nor is waited for without end."""
+    store.write(NAME, [json.dumps({**asdict(Lease.of_run()), **damage}).encode()])
+    with work_on(store, 0, 1, is_alone=True, log=QUIET):
+        own = read_lease(store, NAME)
+    assert own is not None
+    assert own.worker.startswith(own.host)

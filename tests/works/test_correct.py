@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -69,6 +70,18 @@ def again(voxbatch: Voxbatch) -> Callable[..., str]:
         return done.stderr
 
     return run
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Mount a folder on itself, so that nothing can be written there."""
+    mounts = (["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder])
+    if os.geteuid() or any(subprocess.run(mount, capture_output=True).returncode for mount in mounts):
+        pytest.skip("a read-only folder takes root and the right to mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 def test_an_edited_file_stays_until_its_change_is_taken_in(
@@ -321,6 +334,18 @@ def test_two_files_that_differ_are_refused(out: Path, voxbatch: Voxbatch) -> Non
     assert voxbatch("correct", "out", "txt/a.txt").returncode == 0
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 won w2 w3 w4 w5"
     assert "one" in (out / "srt" / "a.srt").read_text()
+
+
+@pytest.mark.parametrize(
+    "command", [("correct",), ("correct", "--drop"), ("merge", "--formats", "ass"), ("redact", "-o", "copies")]
+)
+def test_an_out_that_cannot_be_written_is_to_be_copied(out: Path, voxbatch: Voxbatch, command: tuple[str, ...]) -> None:
+    """A command that changes the OUT of a finished run has no other OUT to offer."""
+    replace_in(out / "srt" / "a.srt", ("w1 w2", "one"))
+    with read_only(out):
+        done = voxbatch(command[0], out, *command[1:])
+    assert done.returncode == 1
+    assert "the file system is read-only: copy OUT to a place that can be written" in done.stderr
 
 
 def test_changes_are_dropped_by_name(out: Path, voxbatch: Voxbatch) -> None:

@@ -23,11 +23,14 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from voxbatch.errors import InUseError, StorageError
 from voxbatch.log import Log
 from voxbatch.output.layout import lease_name, lease_names
-from voxbatch.output.stored_json import json_bytes, read_json
+from voxbatch.output.stored_json import Moment, json_bytes, read_json
 from voxbatch.storage import Store
 
 HEARTBEATS = 3
@@ -69,13 +72,13 @@ class Lease:
 
     worker: str
     """See `new_worker`."""
-    at: float
+    at: Moment
     """Time of the last renewal, in seconds since 1970."""
-    good_for_s: float
+    good_for_s: Annotated[float, msgspec.Meta(ge=0, le=7 * 86_400)]
     """Seconds from the last renewal to the end of the lease."""
     message: str = ""
     """Id of the message that a listener does not acknowledge before the work is done."""
-    since: float = 0.0
+    since: Moment = 0.0
     """Time at which the work began, in seconds since 1970."""
     processes: str = ""
     """See `_processes`. Empty if only the age tells whether the holder lives: a listener that is suspended loses its
