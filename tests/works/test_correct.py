@@ -75,13 +75,13 @@ def again(voxbatch: Voxbatch) -> Callable[..., str]:
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Mount a folder on itself, so that nothing can be written there."""
-    mounts = (["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder])
+    mounts = (["mount", "--bind", str(folder), str(folder)], ["mount", "-o", "remount,ro,bind", str(folder)])
     if os.geteuid() or any(subprocess.run(mount, capture_output=True).returncode for mount in mounts):
         pytest.skip("a read-only folder takes root and the right to mount")
     try:
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_an_edited_file_stays_until_its_change_is_taken_in(
