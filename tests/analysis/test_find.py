@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -218,6 +219,29 @@ def test_a_kill_at_any_moment_leaves_a_right_index(tmp_path: Path) -> None:
     assert [(row["id"], row["start"]) for row in map(json.loads, done.stdout.splitlines())] == wanted
     with sqlite3.connect(index_path(store)) as database:
         database.execute("INSERT INTO texts (texts) VALUES ('integrity-check')")
+
+
+def test_an_out_that_was_made_again_is_indexed_anew(store: Store, tmp_path: Path) -> None:
+    """The parts of a run that was deleted and started again have the names of the earlier ones, and other texts."""
+    assert len(search(store, "refund*")) == 5
+    shutil.rmtree(tmp_path / "out")
+    checkpoint = Checkpoint(store, owned(store, items=4))
+    for index in (0, 2):
+        checkpoint.commit([entry(index, "a refund"), entry(index + 1, "nothing")], 1.0)
+    assert found(search(store, "refund*")) == [("call-0", 1.0, "refund"), ("call-2", 1.0, "refund")]
+
+
+def test_a_correction_that_was_made_again_counts(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A part of corrections that a person has removed may come again with another text."""
+    recording("talks/a.wav", 3.2)
+    options = ("--engine", "scripted", "--log-format", "text", "--formats", "srt")
+    assert voxbatch("run", "talks", "-o", "out", "-q", *options).returncode == 0
+    original = (tmp_path / "out" / "srt" / "a.srt").read_text()
+    for word in ("refund", "return"):
+        (tmp_path / "out" / "srt" / "a.srt").write_text(original.replace("w3", word))
+        assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+        assert "1 item found" in voxbatch("find", "out", word).stdout
+        next((tmp_path / "out" / "parts").rglob("corrected-*")).unlink()
 
 
 def test_a_correction_counts(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:

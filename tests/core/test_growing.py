@@ -387,6 +387,25 @@ def test_killed_at_every_step_of_an_update(
     assert number > 15
 
 
+def test_a_folder_that_grows_after_an_early_kill(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A run that was killed before it wrote its list may go on with further recordings, and is then a sound one; a
+    change of its settings in run.json is still told."""
+    recording("talks/a.wav", 0.6)
+    command, out = ("run", "talks", "-o", "out", "--engine", "scripted", "--decoders", "1"), tmp_path / "out"
+    number = 1
+    while not (out / "run.json").exists():
+        assert voxbatch(*command, env={killed_at.VARIABLE: str(number)}).returncode == -signal.SIGKILL
+        number += 1
+    assert not (out / "lists").exists()
+    recording("talks/b.wav", 0.7)
+    done = voxbatch(*command)
+    assert done.returncode == 0, done.stderr
+    assert verify(Stores().out(str(out))) == []
+    run_file = out / "run.json"
+    run_file.write_text(run_file.read_text().replace("scripted", "scribbled", 1))
+    assert [problem.file for problem in verify(Stores().out(str(out)))][:1] == ["run.json"]
+
+
 def test_an_update_during_an_update(
     grown: tuple[object, ...], recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:

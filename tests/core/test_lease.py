@@ -4,10 +4,12 @@ is no obstacle, and tasks of one job share OUT.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ManifestWriter, Starter, Voxbatch
@@ -108,3 +110,55 @@ def test_a_process_id_that_another_process_has_now_is_no_obstacle(store: Store) 
     put(store, mine)
     with pytest.raises(InUseError), work_on(store, 0, 1, is_alone=True, log=QUIET):
         pass
+
+
+@pytest.mark.parametrize("name", [NAME, lease_name(1, 2)])
+def test_the_lease_of_a_process_that_came_meanwhile_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of two processes that have seen the lease of a dead one, the second deletes no lease of the first."""
+    dead, living = elsewhere(age_s=3600.0), Lease.of_run()
+    store.write(name, [json.dumps(asdict(dead)).encode()])
+    read = store.read
+
+    def read_and_come(place: str) -> bytes | None:
+        content = read(place)
+        monkeypatch.undo()
+        store.write(name, [json.dumps(asdict(living)).encode()])
+        return content
+
+    monkeypatch.setattr(store, "read", read_and_come)
+    with contextlib.suppress(InUseError), work_on(store, 0, 1, is_alone=True, log=QUIET):
+        assert name != NAME
+    assert read_lease(store, name) == living
+
+
+def test_a_lease_that_another_process_acquires_meanwhile_is_not_replaced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a dead lease and its replacement, another process may acquire it."""
+    living = Lease.of_run()
+    put(store, elsewhere(age_s=3600.0))
+    write = store.write
+
+    def come_and_write(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        put(store, living)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(store, "write", come_and_write)
+    assert lease.acquire(store, NAME, Lease.of_run()) == living
+    assert read_lease(store, NAME) == living
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"since": 1e300}, {"since": -1e18}, {"processes": "another boot", "good_for_s": 1e308}, {"at": 1e300}],
+)
+def test_a_lease_with_impossible_values_is_no_obstacle(store: Store, damage: dict[str, Any]) -> None:
+    """A lease that no run writes is none: it neither ends a command with a traceback nor is waited for without end."""
+    store.write(NAME, [json.dumps({**asdict(Lease.of_run()), **damage}).encode()])
+    with work_on(store, 0, 1, is_alone=True, log=QUIET):
+        own = read_lease(store, NAME)
+    assert own is not None
+    assert own.worker.startswith(own.host)

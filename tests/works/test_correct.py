@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -69,6 +70,18 @@ def again(voxbatch: Voxbatch) -> Callable[..., str]:
         return done.stderr
 
     return run
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Mount a folder on itself, so that nothing can be written there."""
+    mounts = (["mount", "--bind", str(folder), str(folder)], ["mount", "-o", "remount,ro,bind", str(folder)])
+    if os.geteuid() or any(subprocess.run(mount, capture_output=True).returncode for mount in mounts):
+        pytest.skip("a read-only folder takes root and the right to mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_an_edited_file_stays_until_its_change_is_taken_in(
@@ -323,6 +336,18 @@ def test_two_files_that_differ_are_refused(out: Path, voxbatch: Voxbatch) -> Non
     assert "one" in (out / "srt" / "a.srt").read_text()
 
 
+@pytest.mark.parametrize(
+    "command", [("correct",), ("correct", "--drop"), ("merge", "--formats", "ass"), ("redact", "-o", "copies")]
+)
+def test_an_out_that_cannot_be_written_is_to_be_copied(out: Path, voxbatch: Voxbatch, command: tuple[str, ...]) -> None:
+    """A command that changes the OUT of a finished run has no other OUT to offer."""
+    replace_in(out / "srt" / "a.srt", ("w1 w2", "one"))
+    with read_only(out):
+        done = voxbatch(command[0], out, *command[1:])
+    assert done.returncode == 1
+    assert "the file system is read-only: copy OUT to a place that can be written" in done.stderr
+
+
 def test_changes_are_dropped_by_name(out: Path, voxbatch: Voxbatch) -> None:
     """`--drop` writes the named files, those of a folder, or all of them as they were."""
     names = ("srt/a.srt", "vtt/a.vtt", "vtt/b.vtt", "transcripts.jsonl", "report.html")
@@ -339,6 +364,37 @@ def test_changes_are_dropped_by_name(out: Path, voxbatch: Voxbatch) -> None:
     }
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
     assert voxbatch("correct", "out", "--drop", "srt/a.srt").returncode == 2
+
+
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_at_every_step_of_a_drop(out: Path, voxbatch: Voxbatch, tmp_path: Path, stride: int) -> None:
+    """Whenever `correct --drop` is killed, the same command writes the named files again. The cues of a person that
+    were taken in go with their file."""
+    names = ("srt/a.srt", "vtt/b.vtt", "transcripts.jsonl", "report.html")
+    before = {name: (out / name).read_bytes() for name in names}
+    retime(out / "srt" / "a.srt", 0.24)
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    replace_in(out / "vtt" / "b.vtt", ("w1", "one"))
+    for name in names[2:]:
+        (out / name).write_bytes(b" " + (out / name).read_bytes())
+    shutil.copytree(out, tmp_path / "changed")
+    number, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "changed", out)
+        code = voxbatch("correct", "out", "--drop", *names, env={killed_at.VARIABLE: str(number)}).returncode
+        done = voxbatch("correct", "out", "--drop", *names)
+        left = {name: (out / name).read_bytes() for name in names[:2] if (out / name).exists()}
+        assert left == {name: before[name] for name in names[:2]}, (number, done.stderr)
+        assert [line.get("recognised", {}).get("subtitles") for line in read_lines(out).values()] == [[], None]
+        assert (out / "report.html").exists()
+        assert verify(Stores().out(str(out))) == []
+        number += stride
+    assert code == 0
+    assert number > 10
+    (out / "srt" / "a.srt").unlink()
+    refused = voxbatch("correct", "out", "--drop", "srt/a.srt", "srt/x.srt")
+    assert (refused.returncode, "srt/x.srt: nobody has changed" in refused.stderr) == (2, True)
 
 
 def test_a_correction_stays_in_further_runs(

@@ -33,7 +33,7 @@ from voxbatch.failure_kinds import in_words
 from voxbatch.log import Log
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.settings import settings_of
-from voxbatch.storage import Stores
+from voxbatch.storage import COPIED_OUT, Stores
 
 if TYPE_CHECKING:
     from voxbatch.analysis.status import Status
@@ -181,7 +181,7 @@ def merge(
     check_cues(limits)
     values = {"formats": formats or None, "beside": beside, "report": report, **limits}
     changes = {name: value for name, value in values.items() if value is not None}
-    summary = merge_again(stores.out(out), changes, Log(), stores, calibration)
+    summary = merge_again(stores.out(out, COPIED_OUT), changes, Log(), stores, calibration)
     if videos:
         write_copies(out, stores, videos, Log())
     print_outcome(summary, out, stores)

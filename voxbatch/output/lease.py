@@ -23,11 +23,14 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from voxbatch.errors import InUseError, StorageError
 from voxbatch.log import Log
 from voxbatch.output.layout import lease_name, lease_names
-from voxbatch.output.stored_json import json_bytes, read_json
+from voxbatch.output.stored_json import Moment, json_bytes, read_json
 from voxbatch.storage import Store
 
 HEARTBEATS = 3
@@ -69,13 +72,13 @@ class Lease:
 
     worker: str
     """See `new_worker`."""
-    at: float
+    at: Moment
     """Time of the last renewal, in seconds since 1970."""
-    good_for_s: float
+    good_for_s: Annotated[float, msgspec.Meta(ge=0, le=7 * 86_400)]
     """Seconds from the last renewal to the end of the lease."""
     message: str = ""
     """Id of the message that a listener does not acknowledge before the work is done."""
-    since: float = 0.0
+    since: Moment = 0.0
     """Time at which the work began, in seconds since 1970."""
     processes: str = ""
     """See `_processes`. Empty if only the age tells whether the holder lives: a listener that is suspended loses its
@@ -146,7 +149,13 @@ def acquire(store: Store, name: str, lease: Lease) -> Lease | None:
     other = read_lease(store, name)
     if other is not None and other.worker != lease.worker and other.is_valid:
         return other
-    store.write(name, _content(lease), durable=False)
+    try:
+        store.write(name, _while_held_by(store, name, other, lease), durable=False)
+    except StorageError:
+        present = read_lease(store, name)
+        if present is None or present == other:
+            raise
+        return present  # it came in the same moment
     return None
 
 
@@ -159,7 +168,8 @@ def hold(store: Store, name: str, lease: Lease) -> Iterator[None]:
     def send_heartbeats() -> None:
         while not over.wait(lease.good_for_s / HEARTBEATS):
             with contextlib.suppress(StorageError):
-                store.write(name, _while_ours(store, name, replace(lease, at=time.time())), durable=False)
+                renewed = replace(lease, at=time.time())
+                store.write(name, _while_held_by(store, name, lease, renewed), durable=False)
 
     thread = threading.Thread(target=send_heartbeats, daemon=True, name="lease")
     thread.start()
@@ -169,20 +179,20 @@ def hold(store: Store, name: str, lease: Lease) -> Iterator[None]:
         over.set()
         thread.join(_JOIN_S)
         with contextlib.suppress(StorageError):
-            store.delete(name, lambda: _check_ours(store, name, lease))
+            store.delete(name, lambda: _check_holder(store, name, lease))
 
 
-def _check_ours(store: Store, name: str, lease: Lease) -> None:
-    """Raise StorageError unless the lease belongs to this holder."""
+def _check_holder(store: Store, name: str, holder: Lease | None) -> None:
+    """Raise StorageError unless a lease still belongs to a holder, or to none that is known."""
     present = read_lease(store, name)
-    if present is None or present.worker != lease.worker:
+    if (present and present.worker) != (holder and holder.worker):
         raise StorageError(f"{store.place}/{name} belongs to another process now")
 
 
-def _while_ours(store: Store, name: str, lease: Lease) -> Iterator[bytes]:
-    """Yield the content of the lease if it belongs to this holder. Store.write has looked at the present lease before,
+def _while_held_by(store: Store, name: str, holder: Lease | None, lease: Lease) -> Iterator[bytes]:
+    """Yield the content of a lease if it still belongs to a holder. Store.write has looked at the present lease before,
     and replaces no other one."""
-    _check_ours(store, name, lease)
+    _check_holder(store, name, holder)
     yield from _content(lease)
 
 
@@ -228,7 +238,7 @@ def _refuse_living(store: Store, name: str, log: Log) -> None:
         time.sleep(_POLL_S)
         lease = read_lease(store, name)
     with contextlib.suppress(StorageError):
-        store.delete(name)
+        store.delete(name, lambda: _check_holder(store, name, lease))
 
 
 def _in_use(store: Store, lease: Lease) -> InUseError:

@@ -27,7 +27,7 @@ from voxbatch.errors import CheckpointError
 from voxbatch.output.latency import Latency
 from voxbatch.output.layout import VERSION, shard_folder
 from voxbatch.output.run_file import ItemKeys, RunKey
-from voxbatch.output.stored_json import Count, Number, json_bytes, read_json
+from voxbatch.output.stored_json import Count, Moment, Number, json_bytes, read_json
 from voxbatch.storage import Store, parallel_map, remove_command
 
 _LINE = re.compile(
@@ -89,7 +89,7 @@ class PartHeader:
     """Highest memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU."""
     generation: str = ""
     """RunKey.generation of the run that the part belongs to."""
-    committed_at: Number
+    committed_at: Moment
     """Time of the commit in seconds since 1970."""
     remaining_s: Number | None = None
     """Estimated seconds of work that the process had left. None if it was unknown."""

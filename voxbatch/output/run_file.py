@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.config import check_cues
+from voxbatch.config import check_cues, digest
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.formats import DEFAULT_LIMITS
 from voxbatch.output.layout import (
@@ -273,6 +273,9 @@ class StoredList:
     sha256: str
     """SHA-256 of the keys."""
     id_root: str
+    started_as: str = ""
+    """The id that this list gives the run, if run.json has another one, because a process that was killed before it
+    wrote a list had other recordings."""
 
 
 def read_file(store: Store) -> RunFile | None:
@@ -361,14 +364,16 @@ def create_list(store: Store, run: Run, keys: ItemKeys | Column) -> bool:
     Returns:
         False if the list existed.
     """
-    digest = hashlib.sha256()
+    of_keys = hashlib.sha256()
     for block in _blocks(keys):
-        digest.update(block)
+        of_keys.update(block)
+    own_id = digest({"manifest": run.manifest, **run.identity})
+    started_as = {"started_as": own_id} if run.list_number == 1 and own_id != run.run_id else {}
     header = {
         "version": VERSION, "run": run.run_id, "generation": run.generation, "manifest": run.manifest,
         "items": len(keys), "folder": run.folder, "retryable_before": run.retryable_before,
-        "failures_before": run.failures_before, "sha256": digest.hexdigest(), "id_root": run.id_root,
-        "facts": run.facts.to_dict(),
+        "failures_before": run.failures_before, "sha256": of_keys.hexdigest(), "id_root": run.id_root,
+        "facts": run.facts.to_dict(), **started_as,
     }  # fmt: skip
     content = chain([json_bytes(header) + b"\n"], _blocks(keys))
     return store.create(list_name(run.list_number, run.generation), content)

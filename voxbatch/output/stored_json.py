@@ -10,7 +10,7 @@ import msgspec
 
 from voxbatch.word import Number
 
-__all__ = ["Count", "Number", "json_bytes", "parse_json", "read_json", "record_of"]
+__all__ = ["Count", "Moment", "Number", "json_bytes", "parse_json", "read_json", "record_of"]
 _T = TypeVar("_T")
 _lock = RLock()
 """Held while msgspec converts: its first conversion to a class keeps an unfinished description in the class, and
@@ -18,6 +18,8 @@ another thread that finds it crashes the process (msgspec 0.22)."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 """A count of items, parts or bytes. No OUT has more."""
+Moment = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+"""Seconds since 1970, up to the year 9999, so that they have a date."""
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:

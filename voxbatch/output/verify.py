@@ -139,12 +139,13 @@ def _problems_in_identity(store: Store, run: Run) -> list[Problem]:
     that it was started with. If that list is gone, nothing is known."""
     first = list_name(1, run.generation)
     try:
-        manifest = run_file.read_list(store, first, run.key).manifest if store.exists(first) else None
+        started = run_file.read_list(store, first, run.key) if store.exists(first) else None
     except CheckpointError:
-        manifest = None
-    language = run.identity.get("language")
-    is_known = manifest is not None and digest_of_identity({"manifest": manifest, **run.identity}) == run.run_id
-    if manifest is None or (is_known and language in (None, run.language)):
+        started = None
+    if started is None:
+        return []
+    language, own_id = run.identity.get("language"), digest_of_identity({"manifest": started.manifest, **run.identity})
+    if own_id == (started.started_as or run.run_id) and language in (None, run.language):
         return []
     text = f"its settings are not those that run {run.run_id} was started with: put back a copy of the file"
     return [Problem(RUN_FILE, f"{text}, or correct it by the facts in {first}", ())]

@@ -27,13 +27,14 @@ from voxbatch.storage.address import (
     scheme_of,
 )
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.local import LocalReadError, read_at
+from voxbatch.storage.local import COPIED_OUT, LocalReadError, read_at
 from voxbatch.storage.recording import WEB_PAGE, is_web_page
 from voxbatch.storage.store import Store
 from voxbatch.storage.stores import DEFAULT_STORES, Stores
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 __all__ = [
+    "COPIED_OUT",
     "DEFAULT_STORES",
     "WEB_PAGE",
     "LocalReadError",

@@ -37,6 +37,10 @@ _ADVICE = {
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 """Advice for each error number, for messages."""
+OTHER_OUT = "choose another OUT with -o"
+"""Alternative of a command that takes -o."""
+COPIED_OUT = "copy OUT to a place that can be written"
+"""Alternative of a command on a finished OUT."""
 _LINK_ADVICE = "put a folder in its place; to store the outputs elsewhere, make OUT itself a link"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags with which a folder is opened."""
@@ -73,7 +77,7 @@ class LocalStore:
     max_open = 500
     """Half of the usual limit of file descriptors."""
 
-    def __init__(self, place: str, alternative: str = "choose another OUT with -o"):
+    def __init__(self, place: str, alternative: str = OTHER_OUT):
         self.place = os.path.abspath(place)
         self._root = Path(self.place)
         self._alternative = alternative

@@ -21,7 +21,7 @@ from voxbatch.storage.address import (
 )
 from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.errors import ObjectNotFound, UnusableObject
-from voxbatch.storage.local import LocalStore, read_at
+from voxbatch.storage.local import OTHER_OUT, LocalStore, read_at
 from voxbatch.storage.objects import ReadRange, Stat
 from voxbatch.storage.recording import (
     BLOCK_BYTES,
@@ -51,15 +51,18 @@ class Stores:
 
     options: StoreOptions = field(default_factory=StoreOptions)
 
-    def out(self, place: str) -> Store:
+    def out(self, place: str, alternative: str = OTHER_OUT) -> Store:
         """Return the store of a place of outputs: a folder, or a gs:// or s3:// prefix.
+
+        Args:
+            alternative: the advice of errors if a folder cannot be used.
 
         Raises:
             ConfigError: nothing can be written there.
             StorageError: the client library or the credentials are missing.
         """
         if not is_remote(place):
-            return LocalStore(place)
+            return LocalStore(place, alternative)
         if (scheme := scheme_of(place)) in (*HTTP_SCHEMES, "hf"):
             server = "the Hugging Face hub" if scheme == "hf" else "a web server"
             raise ConfigError(f"-o {redacted(place)}: {server} takes no outputs; give a folder, gs:// or s3://")

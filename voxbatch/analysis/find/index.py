@@ -1,9 +1,9 @@
 """The full-text index of the transcripts of an OUT: a SQLite file in the user's cache folder.
 
 The log of OUT is the source, so the index may be lost at any time. An index that is damaged, or of another run, is made
-again. A part is never changed: of an OUT that has grown, only the items of its new parts are read. The items are
-written in batches, each with the number of its update. A kill leaves the batches that were written, and the next
-command does the rest of the update.
+again, and so is that of an OUT that was deleted and made again. A part is never changed: of an OUT that has grown, only
+the items of its new parts are read. The items are written in batches, each with the number of its update. A kill leaves
+the batches that were written, and the next command does the rest of the update.
 """
 
 from __future__ import annotations
@@ -101,12 +101,26 @@ def update(database: sqlite3.Connection, path: Path, store: Store, run: Run, log
         sqlite3.DatabaseError: the index cannot be written, or is damaged.
     """
     passes = (part_names(store, run.generation, pass_name) for pass_name in (FIRST, SECOND))
-    names = sorted({*correction_names(store, run.generation)}.union(*passes))
-    content = hashlib.sha256(json.dumps([FORMAT, str(run.key), run.list_number, *names]).encode()).hexdigest()
+    corrections = {*correction_names(store, run.generation)}
+    names = sorted(corrections.union(*passes))
+    stamps = _stamps(store, run, {*corrections, *names[:1], *names[-1:]})
+    content = hashlib.sha256(json.dumps([FORMAT, str(run.key), run.list_number, *names, stamps]).encode()).hexdigest()
     if _state(database).get("content") == content:
         return 0
     with _locked(path):
-        return _Update(database, store, run, names, log).run(content)
+        return _Update(database, store, run, names, log).run(content, stamps)
+
+
+def _stamps(store: Store, run: Run, names: Iterable[str]) -> dict[str, str]:
+    """Return the times and digests of some parts, by name. They differ if OUT was deleted and made again, or if a
+    correction was.
+
+    Raises:
+        CheckpointError: a part is damaged.
+    """
+    chosen = sorted(names)
+    headers = read_headers(store, chosen, run.key)
+    return {name: f"{header.committed_at} {header.sha256}" for name, header in zip(chosen, headers, strict=True)}
 
 
 def is_in_order(database: sqlite3.Connection) -> bool:
@@ -121,11 +135,13 @@ class _Update:
         self._database, self._store, self._run, self._names = database, store, run, names
         self._items, self._log = ItemList(store, run), log
 
-    def run(self, content: str) -> int:
-        """Bring the index to a content. Return the number of transcripts that were read."""
+    def run(self, content: str, stamps: Mapping[str, str]) -> int:
+        """Bring the index to a content, with its stamps. Return the number of transcripts that were read."""
         state = _state(self._database)
         known = {name for (name,) in self._database.execute("SELECT name FROM parts")} if state else set[str]()
-        if (state.get("format"), state.get("run")) != (FORMAT, str(self._run.key)) or not known <= {*self._names}:
+        is_same = (state.get("format"), state.get("run")) == (FORMAT, str(self._run.key)) and known <= {*self._names}
+        before = json.loads(state.get("stamps", "{}")) if is_same else {}
+        if not is_same or _stamps(self._store, self._run, before) != before:
             self._clear()
             state, known = {}, set()
         if state.get("content") == content:  # another process has done it
@@ -144,7 +160,8 @@ class _Update:
         with _transaction(self._database):
             self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?)", [(name,) for name in self._names])
             ((num_back,),) = self._database.execute(_NUM_BACK)
-            self._set(content=content, list=self._run.list_number, order=ORDERED if not num_back else "")
+            order = ORDERED if not num_back else ""
+            self._set(content=content, stamps=json.dumps(stamps), list=self._run.list_number, order=order)
         return num_read
 
     def _items_of(self, names: list[str]) -> NDArray[np.bool_]:

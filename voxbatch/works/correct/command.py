@@ -10,7 +10,7 @@ import click
 from voxbatch.cli.options import FolderOrAddress, option, store_options
 from voxbatch.log import Log
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage import Stores
+from voxbatch.storage import COPIED_OUT, Stores
 
 if TYPE_CHECKING:
     from voxbatch.works.correct.taking import TextChanges
@@ -52,7 +52,7 @@ def correct(
     from voxbatch.works.correct.taking import find_changes, take_in
     from voxbatch.works.correct.times import Aligner
 
-    store, log = stores.out(out), Log()
+    store, log = stores.out(out, COPIED_OUT), Log()
     run = run_file.read_existing(store)
     with takeover_explained(store, run):
         if drop:

@@ -10,6 +10,7 @@ import os
 import posixpath
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from voxbatch.errors import ConfigError
 from voxbatch.formats import WRITERS
@@ -49,12 +50,19 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
     settings = ItemFiles.of((latest or run).facts.config)
     formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
     own = known_files(store, entries, latest)
-    changed = _changed_files(store, run, entries, replace(settings, formats=formats), own, stores)
+    looked_at = replace(settings, formats=formats)
+    changed = chain(
+        _changed_files(store, run, entries, looked_at, settings.formats, own, stores),
+        _changed_outputs(store, run, latest, settings.report, own),
+    )
     dropped = [(place, name, index) for place, name, index in changed if _is_named(store, place, name, names)]
-    if missing := [
+    if unchanged := [
         name for name in names if not any(_is_named(store, place, file, [name]) for place, file, _ in dropped)
     ]:
-        raise ConfigError(f"{missing[0]}: nobody has changed such a file of {store.place}")
+        # A command that was killed may have written its files again, some of them or all, and lacks its summary.
+        continues = dropped or own.number > (latest.digests if latest else 0)
+        if unknown := [name for name in unchanged if not (continues and _exists(store, name))]:
+            raise ConfigError(f"{unknown[0]}: nobody has changed such a file of {store.place}")
     commit(store, run, _without_times(entries, {index for *_, index in dropped}), own.next_number)
     for place, name, _ in dropped:
         place.delete(name, owner.check_again)
@@ -63,10 +71,16 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
 
 
 def _changed_files(
-    store: Store, run: Run, entries: Entries, files: ItemFiles, own: OwnFiles, stores: Stores
+    store: Store, run: Run, entries: Entries, files: ItemFiles, formats: Collection[str], own: OwnFiles, stores: Stores
 ) -> Iterator[tuple[Store, str, int]]:
-    """Yield the store and the name of each file that somebody has changed. If its times were taken in, also the
-    position of its item, else -1."""
+    """Yield the store and the name of each file of an item that somebody has changed. If its times were taken in, also
+    the position of its item, else -1.
+
+    A missing file counts as changed, because an earlier process may have been killed before its merge.
+
+    Args:
+        formats: the formats that a merge writes.
+    """
     for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
         places = [(store, file.name)]
         if file.beside and own.has_mark(file.beside, BESIDE):
@@ -74,14 +88,26 @@ def _changed_files(
             places.append((stores.out(folder), name))
         for place, name in places:
             present = place.read(name)
-            if present is not None and own.is_kept(key_of(file.name, sha256(present))):
+            if present is None:
+                if file.name.partition("/")[0] in formats:
+                    yield place, name, -1
+            elif own.is_kept(key_of(file.name, sha256(present))):
                 yield place, name, file.index
-            elif present is not None and present != file.content and not own.has(file.name, sha256(present)):
+            elif present != file.content and not own.has(file.name, sha256(present)):
                 yield place, name, -1
+
+
+def _changed_outputs(
+    store: Store, run: Run, latest: Summary | None, has_report: bool, own: OwnFiles
+) -> Iterator[tuple[Store, str, int]]:
+    """Yield the files of all items together that somebody has changed, as `_changed_files` does."""
     for name in (run.transcripts, FAILURES):
-        if (digest := digest_of(store, name)).bytes and not own.has(name, digest.sha256):
+        digest = digest_of(store, name)
+        is_missing = not digest.bytes and latest is not None and latest.outputs[name].bytes
+        if is_missing or (digest.bytes and not own.has(name, digest.sha256)):
             yield store, name, -1
-    if (page := store.read(REPORT)) is not None and not own.has(REPORT, sha256(page)):
+    page = store.read(REPORT)
+    if has_report if page is None else not own.has(REPORT, sha256(page)):
         yield store, REPORT, -1
 
 
@@ -98,11 +124,17 @@ def _without_times(entries: Entries, indexes: Collection[int]) -> list[Corrected
     return items
 
 
+def _exists(store: Store, name: str) -> bool:
+    inner = name_in_out(store, name)
+    return os.path.exists(name) if inner is None else store.exists(inner)
+
+
 def _is_named(store: Store, place: Store, name: str, names: Sequence[str]) -> bool:
     """Return whether a file has one of the names; any file has if there are none."""
     if place.place != store.place:
         return not names or f"{place.place}/{name}" in map(os.path.abspath, names)
-    inner = [name_in_out(store, own_name) or "" for own_name in names]
+    # A name that is nowhere is that of a missing file of OUT.
+    inner = [name_in_out(store, own_name) or own_name * (not os.path.lexists(own_name)) for own_name in names]
     return (
         not names or name in inner or name.startswith(tuple(folder for folder in inner if folder.endswith("/")) or "/")
     )

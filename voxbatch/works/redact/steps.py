@@ -40,7 +40,7 @@ from voxbatch.runner.steps import Decode, Outcomes, Started, Steps, Transcripts
 from voxbatch.safe_text import counted
 from voxbatch.sources.columns import Rows
 from voxbatch.sources.manifest_file import converted
-from voxbatch.storage import Store
+from voxbatch.storage import COPIED_OUT, Store
 from voxbatch.storage.circuit_breaker import Reachable
 from voxbatch.storage.temporary_files import temporary_file
 from voxbatch.works.redact.detector import find_secrets
@@ -99,7 +99,7 @@ def open_out(config: Config, options: RedactionOptions) -> Source:
     """
     if not isinstance(config.source, str):
         raise ConfigError(f"{len(config.source)} sources: voxbatch redact takes one OUT")
-    store = config.stores.out(config.source)
+    store = config.stores.out(config.source, COPIED_OUT)
     run = run_file.read_existing(store)
     run.check_reader("redact", store.place)
     with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
@@ -149,7 +149,7 @@ class Redact(Steps):
         """See Steps: the digest of the rules decides the copies."""
         assert isinstance(self.options, Config)
         assert isinstance(self.options.source, str)
-        key, stores = own_key(self.options.stores.out(self.options.source)), self.options.stores
+        key, stores = own_key(self.options.stores.out(self.options.source, COPIED_OUT)), self.options.stores
         return {"rules": keyed_hash(load(self._own.rules, stores).digest, key)}
 
     def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
