@@ -365,18 +365,18 @@ def test_a_correction_stays_in_further_runs(
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 eins w2"
 
 
-def test_a_correction_stays_if_only_the_reference_changes(
-    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
-) -> None:
-    """With --update, an item of which only the reference has changed is scored again by its correction. One whose
+def test_a_correction_stays_if_the_recording_does(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """With --update, an item with another reference and topic is scored again by its correction. One whose
     recording had changed before gets no correction of the recording before."""
     recording("a.wav", 3.2)
     recording("b.wav", 2.1)
     command = ("run", "m.jsonl", "-o", "out", "--formats", "txt", "--update", *ENGINE)
     last = "w0 w1 w2 three w4 w5"
     for step, text in enumerate(("w0", "w0 w1", "w0 w1 w2", last)):
-        rows = [{"audio_filepath": f"{name}.wav", "text": text, "lang": "en", "take": 1} for name in "ab"]
-        rows[1]["take"] = min(step, 2)
+        rows = [
+            {"audio_filepath": f"{name}.wav", "text": text, "lang": "en", "topic": step, "md5": "1"} for name in "ab"
+        ]
+        rows[1]["md5"] = str(min(step, 2))
         (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         assert voxbatch(*command).returncode == 0
         if not step:

@@ -21,7 +21,7 @@ from voxbatch.output.file_digest import digest_of
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import FAILURES, REPORT
-from voxbatch.output.lines import CORRECTION_KEY
+from voxbatch.output.lines import recogniser_keys
 from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.own_files import OwnFiles, key_of, sha256
@@ -90,7 +90,7 @@ def _without_times(entries: Entries, indexes: Collection[int]) -> list[Corrected
     items = list[CorrectedItem]()
     for entry in entries if any(index >= 0 for index in indexes) else ():
         line = json.loads(entry.line)
-        correction = line.get(CORRECTION_KEY) or {}
+        correction = recogniser_keys(line) or {}
         if entry.index in indexes and correction.get("subtitles"):
             text = {key: line[key] for key in ("id", "pred_text", "words", "segments")}
             facts = {"file": correction["corrected_in"], "estimated_words": correction["estimated_words"]}
