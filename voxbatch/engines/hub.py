@@ -51,7 +51,7 @@ def snapshot(
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=list(patterns), local_files_only=not may_fetch())
         )
-    except Exception as e:  # noqa: BLE001 the hub's client raises other types in each major version
+    except Exception as e:
         if not may_fetch():
             raise NotFetched(name, revision) from e
         _refuse(name, revision, e, option, copied)
