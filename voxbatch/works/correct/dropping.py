@@ -1,6 +1,7 @@
 """Drop what somebody has changed in the files of a run: delete these files, and merge, which writes them again.
 
-Texts that were taken in stay. The cues of subtitles that were taken in go with the file that has them.
+Texts that were taken in stay. The cues of subtitles that were taken in go with the file that has them; those of a copy
+by its name, or with everything.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from voxbatch.output.ownership import Ownership
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.safe_text import counted
-from voxbatch.storage import Store, Stores
+from voxbatch.storage import Store, Stores, is_remote
 from voxbatch.works.correct.chosen_files import name_in_out
 
 
@@ -51,14 +52,18 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
     own = known_files(store, entries, latest)
     changed = _changed_files(store, run, entries, replace(settings, formats=formats), own, stores)
     dropped = [(place, name, index) for place, name, index in changed if _is_named(store, place, name, names)]
-    if missing := [
-        name for name in names if not any(_is_named(store, place, file, [name]) for place, file, _ in dropped)
-    ]:
-        raise ConfigError(f"{missing[0]}: nobody has changed such a file of {store.place}")
-    commit(store, run, _without_times(entries, {index for *_, index in dropped}), own.next_number)
+    copies = {name: name if is_remote(name) else os.path.abspath(name) for name in names}
+    indexes = {index for *_, index in dropped}
+    without_times = [*_without_times(entries, indexes, copies.values(), is_all=not names)]
+    files = {item.line["file"] for item in without_times}
+    changed_names = (name for name in names if any(_is_named(store, place, file, [name]) for place, file, _ in dropped))
+    if missing := copies.keys() - {*changed_names} - {name for name in names if copies[name] in files}:
+        raise ConfigError(f"{min(missing)}: nobody has changed such a file of {store.place}")
+    commit(store, run, without_times, own.next_number)
     for place, name, _ in dropped:
         place.delete(name, owner.check_again)
-    log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}")
+    cues = f", cues of {counted(len(without_times), 'item')}" if without_times else ""
+    log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}{cues}")
     return merge_again(store, None, log, stores)
 
 
@@ -85,17 +90,24 @@ def _changed_files(
         yield store, REPORT, -1
 
 
-def _without_times(entries: Entries, indexes: Collection[int]) -> list[CorrectedItem]:
-    """Return the corrections of items again, without the subtitles that a person has timed."""
-    items = list[CorrectedItem]()
-    for entry in entries if any(index >= 0 for index in indexes) else ():
+def _without_times(
+    entries: Entries, indexes: Collection[int], copies: Collection[str], is_all: bool
+) -> Iterator[CorrectedItem]:
+    """Yield the corrections of items again, without the subtitles that a person has timed.
+
+    Args:
+        indexes: positions of items.
+        copies: paths and addresses of files that are not of the run, whose items also count.
+        is_all: all items count.
+    """
+    for entry in entries if entries.corrections else ():
         line = json.loads(entry.line)
         correction = recogniser_keys(line) or {}
-        if entry.index in indexes and correction.get("subtitles"):
+        is_dropped = is_all or entry.index in indexes or correction.get("corrected_in") in copies
+        if is_dropped and correction.get("subtitles"):
             text = {key: line[key] for key in ("id", "pred_text", "words", "segments")}
             facts = {"file": correction["corrected_in"], "estimated_words": correction["estimated_words"]}
-            items.append(CorrectedItem(entry.index, {**text, **facts}, ()))
-    return items
+            yield CorrectedItem(entry.index, {**text, **facts}, ())
 
 
 def _is_named(store: Store, place: Store, name: str, names: Sequence[str]) -> bool:
