@@ -192,7 +192,7 @@ def test_a_manifest_file_takes_update(manifest: ManifestWriter, run: Run, tmp_pa
     run("m.jsonl")
     before = raw_lines(tmp_path / "out")
     text = (tmp_path / "m.jsonl").read_text().splitlines()
-    row = {"audio_filepath": "r1.wav", "text": "w0 w1", "speaker": "Ada"}
+    row = {"audio_filepath": "r1.wav", "text": "w0 w1", "md5": "0"}
     (tmp_path / "m.jsonl").write_text("\n".join([text[2], json.dumps(row), text[0]]) + "\n")
     with pytest.raises(RunMismatchError, match=r"lines of the manifest differ.* add --update"):
         run("m.jsonl")
