@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import pty
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,7 @@ from typing import Any
 import jiwer
 import pytest
 import servers
-from conftest import ManifestWriter, Voxbatch
+from conftest import ManifestWriter, Voxbatch, environment
 
 import voxbatch as api
 from voxbatch.analysis.compare import compare_places
@@ -227,14 +232,25 @@ def test_an_unfinished_run_is_refused(run: Path) -> None:
 
 
 def test_the_command_prints_both_sides(run: Path, voxbatch: Voxbatch, write: Write) -> None:
-    """The text fits a terminal of 80 columns, and JSON has the same figures."""
+    """The text fits a terminal of 80 columns; a pipe has all names whole, and JSON the same figures."""
     rows = [json.loads(line) for line in (run / "transcripts.jsonl").read_text().splitlines()]
     rows[0]["pred_text"] = "w0 \x1b[2J zwei zwei " + "x" * 500
     other = write("other.jsonl", rows)
     done = voxbatch("compare", run, other)
     assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "\x1b" not in done.stdout
+    row = done.stdout.splitlines()[1]
+    assert (row.split()[0], str(run) in row, str(other) in row) == ("run", True, True)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "voxbatch", "compare", str(run), str(other)]
+    with subprocess.Popen(command, env=environment(TERM="xterm"), stdout=theirs) as running:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while block := os.read(ours, 4096):
+                seen += block
+    os.close(ours)
+    assert (running.returncode, max(map(len, seen.decode().splitlines())) <= 80) == (0, True)
+    assert "\x1b" not in done.stdout + seen.decode()
     assert "WER of B − WER of A: +" in done.stdout
     assert "3 items in common, 1 only in A, 0 only in B" in done.stdout
     found = json.loads(voxbatch("compare", run, other, "--json", "--limit", "0").stdout)

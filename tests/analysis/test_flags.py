@@ -78,8 +78,7 @@ SHOWN = """\
 3 of 5 transcripts flagged: low_confidence 2, lost_speech 1, repetition 1
 
 looped
-  repetition at 0:00.0 to 0:30.0: the text repeats itself (it compresses 9.1
-    times)
+  repetition at 0:00.0 to 0:30.0: the text repeats itself (it compresses 9.1 times)
   low_confidence: unsure words (mean confidence 0.41)
   “the text of looped”
 
@@ -92,7 +91,7 @@ unsure
 
 
 def test_the_command_shows_reasons_and_places(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """The list fits into 80 columns and says how to see the others; JSON has all; a merge names the command."""
+    """A reason is a line in a pipe. The list says how to see the others; JSON has all; a merge names the command."""
     commit(tmp_path / "out", entries())
     done = voxbatch("flags", "out", "--limit", "2")
     assert (done.returncode, done.stdout, done.stderr) == (0, SHOWN, "")

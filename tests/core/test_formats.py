@@ -207,9 +207,15 @@ def test_last_word_is_not_left_alone() -> None:
 
 
 def test_titles_do_not_end_sentences() -> None:
-    """The point in "Mr." ends no cue if there is another place to divide."""
+    """The point in "Mr.", or in another abbreviation or initial of its language, ends no cue if there is another place
+    to divide; that of a sentence does."""
     text = "Long ago there lived beside the mill, which turned day and night, a certain Mr. Marchbanks of Fenwick."
     assert not [cue for cue in split_into_cues(spoken(text)) if cue.lines[-1].endswith("Mr.")]
+    for language, word in (("en", "U.S."), ("en", "Gen."), ("de", "Hr."), ("de", "z.B."), ("fr", "M."), (None, "J.R.")):
+        transcript = replace(spoken(text.replace("Mr.", word)), language=language)
+        assert not [cue for cue in split_into_cues(transcript) if cue.lines[-1].endswith(word)], word
+    ended = replace(spoken(text.replace("Mr.", "no.")), language="en")
+    assert [cue for cue in split_into_cues(ended) if cue.lines[-1].endswith("no.")]
 
 
 def test_two_lines_are_balanced_and_break_at_spaces() -> None:

@@ -4,6 +4,7 @@ new and changed recordings are transcribed, no transcript is lost, and a kill at
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -55,6 +56,10 @@ def engine_items(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
     class Counting(ScriptedTestEngine):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.spec = dataclasses.replace(self.spec, translates=True)
+
         def stream(self, feed: Feed) -> Iterator[Any]:
             for result in super().stream(feed):
                 if hasattr(result, "item"):
@@ -187,7 +192,7 @@ def test_a_manifest_file_takes_update(manifest: ManifestWriter, run: Run, tmp_pa
     run("m.jsonl")
     before = raw_lines(tmp_path / "out")
     text = (tmp_path / "m.jsonl").read_text().splitlines()
-    row = {"audio_filepath": "r1.wav", "text": "w0 w1", "speaker": "Ada"}
+    row = {"audio_filepath": "r1.wav", "text": "w0 w1", "md5": "0"}
     (tmp_path / "m.jsonl").write_text("\n".join([text[2], json.dumps(row), text[0]]) + "\n")
     with pytest.raises(RunMismatchError, match=r"lines of the manifest differ.* add --update"):
         run("m.jsonl")
@@ -506,7 +511,7 @@ def test_another_reference_is_scored_and_not_transcribed(
     said: list[str] = []
     result = run("talks", said, formats=("srt",))
     assert engine_items == [3]
-    assert any("3 changed items with only another reference: scored again, and not transcr" in text for text in said)
+    assert any("3 changed items with the same audio and language: rows and scores are new" in text for text in said)
     assert result.summary
     assert (result.summary.items, result.summary.done) == (5, 5)
     after = raw_lines(tmp_path / "out")
@@ -520,27 +525,37 @@ def test_another_reference_is_scored_and_not_transcribed(
     assert (tmp_path / "grown/srt/a.srt").read_bytes() == (tmp_path / "out/srt/a.srt").read_bytes()
 
 
-def test_another_reference_in_a_manifest(
-    manifest: ManifestWriter, run: Run, engine_items: list[int], tmp_path: Path
+@pytest.mark.parametrize("task", ["transcribe", "translate"])
+def test_other_columns_in_a_manifest(
+    manifest: ManifestWriter, run: Run, engine_items: list[int], task: str, tmp_path: Path
 ) -> None:
-    """With --update, rows of which only the reference differs are scored again, whatever its keys. Rows with another
-    language, other keys or other numbers are transcribed again."""
+    """With --update, columns that no transcription reads are carried over and scored, with the bytes of a fresh run.
+    Rows with other audio, another state of it, another language or other hotwords are transcribed again."""
     words = [{"word": "w0", "start": 0.0, "end": 0.5}]
-    manifest(*[1.5] * 6, lang="en", text="w0 w1", topic=1)
+    options: dict[str, Any] = {"task": task, "formats": ("srt",)}
+    manifest(*[1.5] * 11, text="w0 w1", topic=1, message="mine", line=7, md5="1")
     rows = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
-    run("m.jsonl")
+    run("m.jsonl", **options)
     engine_items.clear()
     rows[0] |= {"text": "w0 w9", "words": words}
     del rows[1]["text"]
-    rows[2]["lang"] = "fr"
+    rows[2] |= {"lang": "fr"}
     rows[3] |= {"text": "w0", "topic": True}
-    rows[4] |= {"text": "w0", "speaker": "Ada"}
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    updated = run("m.jsonl", update=True).summary
-    assert sorted(engine_items) == [2, 3, 4]
+    rows[4] |= {"text": "w0", "speaker": "Ada", "size": None}
+    rows[5] |= {"offset": 0.5, "id": rows[5]["audio_filepath"]}
+    rows[6] |= {"md5": "2"}
+    rows[7] |= {"message": "yours", "line": 8, "segments": [], "recognised": 1, "cascade": 2, "answer": 3}
+    del rows[8]["topic"]
+    rows[9] |= {"duration": 1.2}
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [rows[10], *rows[:10]]))
+    updated = run("m.jsonl", update=True, **options).summary
+    assert sorted(engine_items) == [3, 6, 7, 10]
+    assert run("m.jsonl", **options).progress.resumed == 11
+    assert sorted(engine_items) == [3, 6, 7, 10]
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
     after = raw_lines(tmp_path / "out")
     shutil.move(tmp_path / "out", tmp_path / "grown")
-    fresh = run("m.jsonl").summary
+    fresh = run("m.jsonl", **options).summary
     assert raw_lines(tmp_path / "out") == after
     assert updated
     assert fresh

@@ -41,6 +41,48 @@ def test_a_hub_model_is_downloaded_and_kept(voxbatch: Voxbatch, source: Path, ba
         assert again.returncode == 0, again.stderr
 
 
+def test_a_dry_run_fetches_no_model(voxbatch: Voxbatch, source: Path, base_model: Path, tmp_path: Path) -> None:
+    """A dry run says which model the run will fetch, and its size, and fetches nothing. The hub is asked only for a
+    model that is not in the table, whose name may be wrong."""
+    models = {"Systran/faster-whisper-base": base_model, "some/fine-tuned": base_model}
+    with serving(models, tmp_path / "hf") as hub:
+
+        def plan(*options: str) -> list[str]:
+            done = voxbatch("run", source, "--dry-run", *options, env=hub.environment)
+            assert (done.returncode, done.stderr) == (0, "")
+            return done.stdout.splitlines()
+
+        for model in ("base", "Systran/faster-whisper-base"):
+            assert "fetch    Systran/faster-whisper-base: about 145 MB" in plan("--model", model)
+        assert sum(line.startswith("fetch ") for line in plan("--cascade", "base,small:0.5")) == 2
+        refused = voxbatch("run", source, "--dry-run", "--model", "small.en", "--language", "de", env=hub.environment)
+        assert (refused.returncode, "model small.en knows only en" in refused.stderr) == (2, True)
+        assert hub.asked == []
+        size = sum(path.stat().st_size for path in base_model.iterdir()) / 1e6
+        assert f"fetch    some/fine-tuned: at most {size:,.0f} MB" in plan("--model", "some/fine-tuned")
+        wrong = voxbatch("run", source, "--dry-run", "--model", "some/fine-tuend", env=hub.environment)
+        assert (wrong.returncode, "no such model on the hub" in wrong.stderr) == (2, True)
+        assert {request.split("/")[1] for request in hub.asked} == {"api"}
+        assert not list((tmp_path / "hf").rglob("*.json"))
+        assert voxbatch("run", source, "--model", "base", "-o", "out", env=hub.environment).returncode == 0
+        asked = len(hub.asked)
+        here = plan("--model", "base")
+        assert (len(hub.asked), [line for line in here if line.startswith("fetch")]) == (asked, [])
+        assert "chunks   at least 1" in here
+        weights = next((tmp_path / "hf").rglob("model.bin"))
+        weights.unlink()
+        assert "fetch    Systran/faster-whisper-base: about 145 MB" in plan("--model", "base")
+
+
+def test_a_dry_run_scales_the_speed_by_the_model(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
+    """The speed of the profile is that of tiny.en. A larger model has more multiply-adds; those of a folder are
+    unknown."""
+    shutil.copytree(bundled_folder() or "", tmp_path / "folder")
+    for model, time in (("tiny.en", "RTFx 23,"), ("large-v3", "RTFx 0.49,"), ("folder", "unknown: give --expected-r")):
+        done = voxbatch("run", source, "--dry-run", "--model", model, env=variables(NOWHERE, tmp_path / "hf"))
+        assert (done.returncode, time in done.stdout) == (0, True), done.stdout + done.stderr
+
+
 def test_bundled_weights_are_found_without_a_hub(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
     """`--model tiny.en` is the bundled model: the same run as without --model, on a machine without network."""
     env = variables(NOWHERE, tmp_path / "hf")

@@ -157,6 +157,9 @@ TABLES = {
         run calls.xlsx                         | 2 | stderr | Error: calls.xlsx: is a spreadsheet; save it as CSV
         run https://youtu.be/x                 | 2 | stderr | Error: https://youtu.be/x: is a web page, .*: yt-dlp -x
         run notes.docx                         | 2 | stderr | Error: notes.docx: is a document, and no recording; give r
+        report talk.mp3                        | 2 | stderr | Error: talk.mp3: is a recording, and no text: give the O
+        score talk.mp3                         | 2 | stderr | Error: talk.mp3: is a recording, and no text: give the O
+        status talk.mp3                        | 2 | stderr | (?s).*talk.mp3 is a recording, and a folder OUT is neede
         run sub/a.PDF                          | 2 | stderr | Error: sub/a.PDF: is a document, and no recording; give r
         run page.html                          | 2 | stderr | Error: page.html: is a document, and no recording; give r
         run calls.tar.gz                       | 2 | stderr | Error: calls.tar.gz: is an archive; .*: mkdir calls && t

@@ -126,21 +126,24 @@ def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job, local: dict[str, b
 
 
 def test_a_model_in_a_bucket_is_fetched_with_a_line_in_the_log(job: Job) -> None:
-    """A run and a dry run say how much of a model they fetch, and to which folder; the next run has it already."""
+    """A run says how much of a model it fetches, and to which folder; the next run has it already. A dry run says how
+    much the run will fetch, and fetches nothing."""
     for name in ("config.json", "model.bin", "tokenizer.json"):
         job.put(f"models/small/{name}", b"{}")
     model = f"{job.root}/models/small"
 
-    def log(option: str, cache: str) -> str:
+    def log(option: str) -> str:
         run = ("run", "m.jsonl", "-o", "out", "--engine", "faster-whisper", "--model", model, option)
-        variables, command = environment(XDG_CACHE_HOME=str(job.folder / cache)), [sys.executable, "-m", "voxbatch"]
-        done = subprocess.run([*command, *run], cwd=job.folder, env=variables, stderr=subprocess.PIPE, text=True)
-        return done.stderr
+        variables, command = environment(XDG_CACHE_HOME=str(job.folder / "a")), [sys.executable, "-m", "voxbatch"]
+        done = subprocess.run([*command, *run], cwd=job.folder, env=variables, capture_output=True, text=True)
+        return done.stdout + done.stderr
 
-    for option, cache in (("--dry-run", "a"), ("--limit=1", "b")):
-        fetching = f"fetching 3 of 3 files, 0.0 MB, from {model}/ to {job.folder}/{cache}/voxbatch/models/"
-        assert fetching in log(option, cache)
-        assert fetching not in log(option, cache)
+    assert f"fetch    {model}: 0 MB\n" in log("--dry-run")
+    assert not list((job.folder / "a").rglob("config.json"))
+    fetching = f"fetching 3 of 3 files, 0.0 MB, from {model}/ to {job.folder}/a/voxbatch/models/"
+    assert fetching in log("--limit=1")
+    assert fetching not in log("--limit=1")
+    assert "fetch " not in log("--dry-run")
 
 
 def test_other_commands_accept_addresses(job: Job, local: dict[str, bytes]) -> None:

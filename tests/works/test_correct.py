@@ -97,7 +97,7 @@ def test_an_edited_file_stays_until_its_change_is_taken_in(
         )
         assert (out / "srt" / "a.srt").read_bytes() == edited
     shown = voxbatch("correct", "out", "--dry-run").stdout
-    assert shown == "1 item to correct\n  a.wav, in srt/a.srt: 1 change\n"
+    assert shown == "1 item to correct\n  a.wav, in srt/a.srt: 1 change\n    w0 w1 w2 [-w3-]{+three+} w4 w5\n"
     done = voxbatch("correct", "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 item corrected\n  a.wav, in srt/a.srt: 1 change\n")
@@ -210,6 +210,71 @@ def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, 
     assert path.read_text() == edited
     assert ("w0 w1\nw2 w3" in (out / "vtt" / "a.vtt").read_text()) == old.startswith("w1")
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "edit"),
+    [
+        ("vtt", ("WEBVTT\n", "WEBVTT\n\nSTYLE\n::cue { color: yellow }\n\nNOTE by Ada\n")),
+        ("vtt", ("--> 00:00:03.000", "--> 00:00:03.000 line:0 align:start")),
+        ("vtt", ("w2", "<c.loud>w2</c>")),
+        ("srt", ("w2", '<font color="#ff0000">w2</font>')),
+        ("ttml", ("<p ", '<p tts:color="yellow" ')),
+        ("ttml", ("<layout>", '<styling><style xml:id="s" tts:color="red"/></styling><layout>')),
+    ],
+)
+def test_styles_and_notes_of_a_person_stay(
+    out: Path, voxbatch: Voxbatch, again: Callable[..., str], form: str, edit: tuple[str, str]
+) -> None:
+    """A file with styles, notes, positions or classes of its own stays as it is, and gives its words."""
+    path = out / form / f"a.{form}"
+    replace_in(path, edit, ("w1", "one"))
+    edited = path.read_text()
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert f"  a.wav, in {form}/a.{form}: 1 change" in done.stdout, done.stdout + done.stderr
+    assert (path.read_text(), again("--max-line", "20")) == (edited, "")
+    assert path.read_text() == edited
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 w3 w4 w5"
+
+
+@pytest.mark.parametrize("source", ["txt", "json", "transcripts"])
+def test_a_corrected_text_keeps_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, source: str) -> None:
+    """A text without times goes into the cues that a person has timed before, with their line breaks; a copy of
+    subtitles is undone by --drop, by its name or with everything."""
+    before = (out / "srt" / "a.srt").read_text()
+    copy = out.parent / "a.srt"
+    copy.write_text(
+        "1\n00:00:00,100 --> 00:00:01,000\nw0\nw1\n\n2\n00:00:01,100 --> 00:00:02,000\nw2 w3\n\n"
+        "3\n00:00:02,100 --> 00:00:03,100\nw4 w5\n"
+    )
+    done = voxbatch("correct", "out", str(copy), *ESTIMATED)
+    assert ": its cues\n" in done.stdout, done.stdout + done.stderr
+    if source == "txt":
+        replace_in(out / "txt" / "a.txt", ("w1", "one more"), ("w4 w5", ""))
+    elif source == "json":
+        (out.parent / "texts.jsonl").write_text('{"id": "a.wav", "text": "w0 one more w2 w3"}')
+    else:
+        path = out / "transcripts.jsonl"
+        path.write_text(path.read_text().replace('"w0 w1 w2 w3 w4 w5"', '"w0 one more w2 w3"', 1))
+    files = [str(out.parent / "texts.jsonl")] if source == "json" else []
+    done = voxbatch("correct", "out", *files, *ESTIMATED)
+    assert done.returncode == 0, done.stderr
+    text = (out / "srt" / "a.srt").read_text()
+    assert text == ("1\n00:00:00,100 --> 00:00:01,000\nw0 one\nmore\n\n2\n00:00:01,100 --> 00:00:02,000\nw2 w3\n\n")
+    if source == "txt":
+        refused = voxbatch("correct", "out", "--drop", str(copy))
+        assert (refused.returncode, "nobody has changed such a file" in refused.stderr) == (2, True)
+    dropped = voxbatch("correct", "out", "--drop")
+    assert "changes dropped: 0 files, cues of 1 item" in dropped.stderr
+    assert "00:00:00,000 -->" in (out / "srt" / "a.srt").read_text()
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 one more w2 w3"
+    if source == "json":
+        replace_in(copy, ("w0\nw1", "w0\none more"), ("\n3\n00:00:02,100 --> 00:00:03,100\nw4 w5\n", ""))
+        assert voxbatch("correct", "out", str(copy), *ESTIMATED).returncode == 0
+        assert (out / "srt" / "a.srt").read_text().startswith("1\n00:00:00,100")
+        assert "cues of 1 item" in voxbatch("correct", "out", "--drop", str(copy)).stderr
+        assert not (out / "srt" / "a.srt").read_text().startswith("1\n00:00:00,100")
+    assert before.startswith("1\n00:00:00,000")
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml"])
@@ -397,6 +462,17 @@ def test_killed_at_every_step_of_a_drop(out: Path, voxbatch: Voxbatch, tmp_path:
     assert (refused.returncode, "srt/x.srt: nobody has changed" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("names", [(), ("srt/a.srt",)])
+def test_a_change_over_cues_is_dropped_with_them(out: Path, voxbatch: Voxbatch, names: tuple[str, ...]) -> None:
+    """A file whose cues were taken in, and that was changed again, loses both at once: the command may be repeated."""
+    before = (out / "srt" / "a.srt").read_bytes()
+    retime(out / "srt" / "a.srt", 0.24)
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    replace_in(out / "srt" / "a.srt", ("w1", "one"))
+    assert voxbatch("correct", "out", "--drop", *names).returncode == 0
+    assert (out / "srt" / "a.srt").read_bytes() == before
+
+
 def test_a_correction_stays_in_further_runs(
     out: Path, voxbatch: Voxbatch, recording: Recorder, again: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -421,18 +497,18 @@ def test_a_correction_stays_in_further_runs(
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 eins w2"
 
 
-def test_a_correction_stays_if_only_the_reference_changes(
-    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
-) -> None:
-    """With --update, an item of which only the reference has changed is scored again by its correction. One whose
+def test_a_correction_stays_if_the_recording_does(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """With --update, an item with another reference and topic is scored again by its correction. One whose
     recording had changed before gets no correction of the recording before."""
     recording("a.wav", 3.2)
     recording("b.wav", 2.1)
     command = ("run", "m.jsonl", "-o", "out", "--formats", "txt", "--update", *ENGINE)
     last = "w0 w1 w2 three w4 w5"
     for step, text in enumerate(("w0", "w0 w1", "w0 w1 w2", last)):
-        rows = [{"audio_filepath": f"{name}.wav", "text": text, "lang": "en", "take": 1} for name in "ab"]
-        rows[1]["take"] = min(step, 2)
+        rows = [
+            {"audio_filepath": f"{name}.wav", "text": text, "lang": "en", "topic": step, "md5": "1"} for name in "ab"
+        ]
+        rows[1]["md5"] = str(min(step, 2))
         (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         assert voxbatch(*command).returncode == 0
         if not step:
@@ -852,6 +928,37 @@ def test_killed_at_every_step_of_a_correction(
         number += stride
     assert code == 0
     assert number > 20
+
+
+def test_killed_at_every_step_of_a_drop_of_all(out: Path, voxbatch: Voxbatch) -> None:
+    """Whenever `correct --drop` is killed, the same command, or the run itself, ends in the bytes of an undisturbed
+    one: the changed text of one file is gone, and so are the cues of another one, whose text stays."""
+    replace_in(out / "srt" / "a.srt", ("w1", "one"))
+    retime(out / "srt" / "a.srt", 0.5)
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    replace_in(out / "vtt" / "b.vtt", ("w1", "two"))
+    undisturbed = Path(shutil.copytree(out, out.parent / "undisturbed"))
+    assert voxbatch("correct", undisturbed, "--drop").returncode == 0
+    wanted = contents(Stores().out(str(undisturbed)))
+    texts = [json.loads(line)["pred_text"] for line in (wanted["transcripts.jsonl"] or b"").splitlines()]
+    assert texts == ["w0 one w2 w3 w4 w5", "w0 w1 w2 w3"]
+    assert b"00:00:00,000 -->" in (wanted["srt/a.srt"] or b"")
+    number, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        place = Path(shutil.copytree(out, out.parent / f"killed{number}"))
+        code = voxbatch("correct", place, "--drop", env={killed_at.VARIABLE: str(number)}).returncode
+        again = ("run", "talks", "-o", place, "--formats", "srt,vtt,ttml,txt", *ENGINE, "--report")
+        done = voxbatch(*(("correct", place, "--drop") if number % 2 else again))
+        assert done.returncode == 0, (number, done.stderr)
+        if not number % 2:  # a run drops nothing itself
+            assert voxbatch("correct", place, "--drop").returncode == 0
+        left = contents(Stores().out(str(place)))
+        left["report.html"] = wanted["report.html"]  # it names the folder, and the settings of the run that wrote it
+        assert left == wanted, number
+        assert verify(Stores().out(str(place))) == []
+        number += 3
+    assert code == 0
+    assert number > 10
 
 
 @pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.long)])

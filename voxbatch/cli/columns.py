@@ -10,11 +10,18 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from voxbatch.cli.commands import WIDTH
+
 NO_BREAK = "\N{NO-BREAK SPACE}"
 MIN_COLUMN = 40
 """Least width of a column of text that is wrapped."""
 MIN_NAME = 12
 """Least width of the names of a table."""
+
+
+def line_width() -> int:
+    """Return the columns of a line: WIDTH on a terminal. In a file or a pipe nothing is cut or wrapped."""
+    return WIDTH if sys.stdout.isatty() else sys.maxsize
 
 
 def aligned(label: str, text: str) -> str:

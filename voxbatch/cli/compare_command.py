@@ -157,10 +157,12 @@ def _report(comparison: Comparison, cluster: str | None) -> Iterator[str]:
 
 
 def _table(comparison: Comparison) -> Iterator[str]:
-    from voxbatch.cli.columns import end_of
+    from voxbatch.cli.columns import end_of, line_width
 
-    column = (WIDTH - 15) // 2
-    for label, values in [("", ["A", "B"]), *_rows(comparison)]:
+    rows = [("", ["A", "B"]), *_rows(comparison)]
+    widest = 2 + max(len(value) for _, values in rows for value in values)
+    column = min(max(widest, (WIDTH - 15) // 2), (line_width() - 15) // 2)
+    for label, values in rows:
         cells = [end_of(value, column - 2) for value in values]
         yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
 
@@ -243,10 +245,10 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
 
 
 def _changed(item: ChangedItem) -> Iterator[str]:
-    from voxbatch.cli.columns import end_of
+    from voxbatch.cli.columns import end_of, line_width
     from voxbatch.cli.side_by_side import side_by_side
 
     counts = _errors(item)
-    yield f"{end_of(escape_controls(item.id), WIDTH - len(counts) - 2)}: {counts}"
+    yield f"{end_of(escape_controls(item.id), line_width() - len(counts) - 2)}: {counts}"
     texts = {"A": item.text_a, "B": item.text_b}
     yield from side_by_side(item.reference, texts, item.lang, WIDTH, MAX_BLOCKS)

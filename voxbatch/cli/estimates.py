@@ -110,9 +110,10 @@ def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str
     )
     return [
         ("engine", f"{p.engine} (model {p.model})"),
+        *([("fetch", p.fetch)] if p.fetch else []),
         ("items", f"{p.items:,}"),
         ("audio", format_audio(p)),
-        steps_of(config).size(p.audio_s, p.chunks),
+        *([] if p.chunks is None else [steps_of(config).size(p.audio_s, p.chunks)]),
         ("time", time),
         ("cost", cost),
     ]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.columns import clock
-from voxbatch.cli.commands import WIDTH
+from voxbatch.cli.columns import clock, line_width
 from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import in_words
@@ -109,7 +108,7 @@ def _item(item: FlaggedItem) -> Iterator[str]:
     yield item.id
     for flag in item.flags:
         yield from _wrapped(f"  {flag.kind}{_place(flag)}: {flag.reason}")
-    text = textwrap.shorten(item.text, WIDTH - 4, placeholder=" …")
+    text = textwrap.shorten(item.text, line_width() - 4, placeholder=" …")
     yield f"  “{text}”" if text else "  (no text)"
 
 
@@ -121,4 +120,5 @@ def _place(flag: Flag) -> str:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    width = line_width()
+    yield from textwrap.wrap(text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

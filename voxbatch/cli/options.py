@@ -10,6 +10,7 @@ import difflib
 import functools
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -29,6 +30,7 @@ from voxbatch.config import (
 from voxbatch.errors import ConfigError
 from voxbatch.hints import FORMAT, SETTING, hint
 from voxbatch.languages import language_tag, unknown_language
+from voxbatch.manifest.recording_path import is_recording
 from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
 from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, SWITCHES, Setting, settings_of
@@ -264,6 +266,14 @@ class FolderOrAddress(PathOrAddress):
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse a recording with the way to its run."""
+        if isinstance(value, str) and os.path.isfile(value) and is_recording(value):
+            out = f"{os.path.splitext(value)[0]}.voxbatch"
+            remedy = f"its run is in {out}" if os.path.isdir(out) else f"first: voxbatch run {shlex.quote(value)}"
+            self.fail(f"{value} is a recording, and a folder OUT is needed; {remedy}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _sources(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> str | tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from voxbatch.analysis.text_kinds import TEXT_KINDS
-from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import PathOrAddress, comma, language, store_options
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import ScoreOptions
@@ -125,13 +124,13 @@ def score(
 
 def _lines(result: PlaceScore) -> Iterator[str]:
     """Yield the error rates as tables, the rules of the comparison, and the figures of times and speakers."""
-    from voxbatch.cli.columns import table
+    from voxbatch.cli.columns import line_width, table
     from voxbatch.cli.outcome import rules
 
     for name, unit in RATES.items():
         head = ["", name, "95 % interval", "sub", "del", "ins", f"{unit}s", "items", "missing"]
         if rows := [_row(label, tally) for label, tally in _tallies(result.corpus, unit)]:
-            yield from table([head, *rows], WIDTH)
+            yield from table([head, *rows], line_width())
             yield ""
     for line in rules(result.corpus):
         yield escape_controls(line)

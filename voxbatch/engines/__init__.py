@@ -84,6 +84,7 @@ ENGINES = {
         use="on a CPU",
         weights="model.bin",
         multilingual_model="base",
+        windows=Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0),
         default_profile="cpu",
     ),
     "onnx-asr": Registration(

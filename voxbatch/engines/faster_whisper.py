@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines import ENGINES, EngineSpec, Feed
 from voxbatch.engines.known_models import (
     BUNDLED,
     ENGLISH,
@@ -30,11 +30,11 @@ from voxbatch.engines.known_models import (
 )
 from voxbatch.engines.results import Result, from_threads
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, Windows
+from voxbatch.records import SAMPLING_RATE, Chunk
 from voxbatch.settings import parse, setting
 from voxbatch.storage import DEFAULT_STORES, Stores
 
-WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
+WINDOWS = ENGINES["faster-whisper"].windows
 """A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_input`). The next window begins at
 the last timestamp of the text before: 77 windows of tiny.en in nine English recordings, of 0.5 to 14 minutes, were 24 s
 apart. The encoder works on a window of 30 s as long as on 11 s of audio."""

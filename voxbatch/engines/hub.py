@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NoReturn
 
+from voxbatch.engines.model_files import NotFetched, may_fetch
 from voxbatch.engines.results import EngineMessage
 from voxbatch.errors import ConfigError, EngineError, VoxbatchError
 
@@ -40,23 +41,31 @@ def snapshot(
         ConfigError: the hub does not have the model or does not give it to this user; or the hub is switched off by
             HF_HUB_OFFLINE, and the model is not in the cache.
         EngineError: the hub cannot be reached, and the model is not in the cache.
+        NotFetched: the model is not in the cache, inside `nothing_fetched`.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # no __all__ there
 
     disable_progress_bars()  # see `download`
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
-    except Exception as e:  # noqa: BLE001 the hub's client raises other types in each major version
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=list(patterns), local_files_only=not may_fetch())
+        )
+    except Exception as e:
+        if not may_fetch():
+            raise NotFetched(name, revision) from e
         _refuse(name, revision, e, option, copied)
 
 
-def file_sizes(name: str, revision: str, patterns: Iterable[str]) -> dict[str, int]:
+def file_sizes(name: str, revision: str | None, patterns: Iterable[str]) -> dict[str, int]:
     """Return the sizes in bytes of the files of a model that match a pattern, by name. An unknown size is 0.
 
     Raises:
         ConfigError, EngineError: see `snapshot`.
+        NotFetched: inside `nothing_fetched`.
     """
+    if not may_fetch():
+        raise NotFetched(name, revision)
     from huggingface_hub import HfApi
 
     try:

@@ -124,6 +124,8 @@ class Registration:
     """Pattern of the files that hold the weights of a model, in a folder of the hub's cache."""
     multilingual_model: str = ""
     """Name of a model that knows many languages, for messages. Empty if there is none to name."""
+    windows: Windows = NO_WINDOWS
+    """The windows of its models, as far as they are known without their files."""
     default_profile: str | None = None
     """The profile whose speed the engine has if no profile is given."""
     speed_path: str = ""

@@ -39,6 +39,38 @@ _LOG: ContextVar[Log | None] = ContextVar("log of downloads", default=None)
 """The log of the run that locates a model. Engines get no log, so that those of other packages keep their interface."""
 
 
+_FETCHES: ContextVar[bool] = ContextVar("whether models are fetched", default=True)
+
+
+class NotFetched(ConfigError):
+    """A model that is not on this machine, inside `nothing_fetched`."""
+
+    def __init__(self, name: str, revision: str | None = None, num_bytes: int | None = None) -> None:
+        """Create the error.
+
+        Args:
+            name: the name on the hub, or the address in a bucket.
+            num_bytes: the bytes of the files that are missing. None if they are unknown.
+        """
+        super().__init__(f"{name} is not on this machine")
+        self.name, self.revision, self.num_bytes = name, revision, num_bytes
+
+
+@contextlib.contextmanager
+def nothing_fetched() -> Iterator[None]:
+    """Raise NotFetched in the context for a model that would be fetched, or looked for on the hub."""
+    token = _FETCHES.set(False)
+    try:
+        yield
+    finally:
+        _FETCHES.reset(token)
+
+
+def may_fetch() -> bool:
+    """Return False inside `nothing_fetched`."""
+    return _FETCHES.get()
+
+
 @contextlib.contextmanager
 def downloads_logged(log: Log) -> Iterator[None]:
     """Log in the context each download of a model from a bucket, its retries and its waits."""
@@ -69,11 +101,14 @@ def fetched(address: str, stores: Stores) -> DownloadedModel:
 
     Raises:
         StorageError: see `local_path`.
+        NotFetched: files are missing, inside `nothing_fetched`.
     """
-    from voxbatch.storage.model_download import download_model
+    from voxbatch.storage.model_download import download_model, missing_bytes
 
-    log = _LOG.get() or Log(quiet=True)
-    return download_model(address, cache_folder() / "models", lambda line: log.info("model", text=line), stores)
+    log, cache = _LOG.get() or Log(quiet=True), cache_folder() / "models"
+    if not may_fetch() and (num_bytes := missing_bytes(address, cache, stores)):
+        raise NotFetched(address, num_bytes=num_bytes)
+    return download_model(address, cache, lambda line: log.info("model", text=line), stores)
 
 
 def outline(address: str, folder: Path, stores: Stores) -> None:

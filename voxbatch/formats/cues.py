@@ -21,6 +21,7 @@ from voxbatch.formats.document import complete_sources, visible_text, without_co
 from voxbatch.formats.function_words import CONJUNCTIONS, EVERY_CONJUNCTION, EVERY_LEANING_WORD, LEANING_WORDS
 from voxbatch.languages import primary_subtag
 from voxbatch.records import Segment, Transcript
+from voxbatch.speech.abbreviations import is_abbreviation
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
@@ -32,8 +33,6 @@ SHORTEST_OPEN_GAP_S = 0.5
 PAUSE_S = 0.5
 """Shortest gap between two words that counts as a pause."""
 _SENTENCE_END = re.compile(r"[.?!…。？！．｡।॥؟۔።]['\"”’»)\]」』）]*$")
-_ABBREVIATION = re.compile(r"(^|\s)(Mrs?|Ms|Dr|St|Prof|[A-HJ-Z])\.$")
-"""Titles and initials. A name follows them, so their full stop ends no sentence."""
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：–—]['\"”’»)\]」』）]*$")
 
 
@@ -260,7 +259,7 @@ class _CuttingPlan:
             if before is None:
                 continue
             pause = after.start - before.end if after else 0.0
-            penalty = _break_penalty(before.text, after.text if after else " ", pause, words)
+            penalty = _break_penalty(before.text, after.text if after else " ", pause, words, language or "en")
             penalty = LABEL_PENALTY if before.is_label else penalty
             self._penalties.append(penalty)
             to_continue = 2.5 * pause if pause >= PAUSE_S else 0.0
@@ -367,10 +366,11 @@ LABEL_PENALTY = 100.0
 must, because a label that is a piece of its own fills its line."""
 
 
-def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords) -> float:
+def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords, language: str) -> float:
     """Return how much a break between two pieces disturbs a reader, from 0 at the end of a sentence to 3
     within a word."""
-    if _SENTENCE_END.search(before) and not _ABBREVIATION.search(before):
+    is_abbreviated = is_abbreviation(before.strip(), after.strip(), primary_subtag(language))
+    if _SENTENCE_END.search(before) and (not is_abbreviated or before.strip() == "I."):
         return 0.0 if after[0] == " " or not after[0].isalnum() or _width(after[0]) == 2 else USUAL_PENALTY
     conjunctions, leaning, capitals_are_names = words
     leans = before.strip().casefold().rstrip("'’") in leaning

@@ -64,6 +64,8 @@ speech."""
 SPOKEN_LANGUAGE = "spoken_language"
 """Key of the language of the speech in the line of a translation."""
 _LANGUAGE_KEYS = frozenset((DETECTED_LANGUAGE, SPOKEN_LANGUAGE))
+LINE_KEYS = _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | _LANGUAGE_KEYS | {"id", "lang"}
+"""Keys that the line of a transcript has besides those of its row."""
 RESULT_KEYS = (
     _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | {CASCADE_KEY, CORRECTION_KEY} | _ANSWER_KEYS | _LANGUAGE_KEYS
 )
@@ -202,10 +204,12 @@ def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
     return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
 
 
-def is_corrected(line: Mapping[str, Any]) -> bool:
-    """Return whether a person has corrected the item of a line. A manifest's row may have the same key."""
+def recogniser_keys(line: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what the recogniser wrote in a line that a person has corrected. None for another line: a manifest's row
+    may have the same key."""
     recognised = line.get(CORRECTION_KEY)
-    return isinstance(recognised, dict) and isinstance(recognised.get("estimated_words"), int)
+    is_ours = isinstance(recognised, dict) and isinstance(recognised.get("estimated_words"), int)
+    return recognised if is_ours else None
 
 
 class _SpanKeys(msgspec.Struct):
@@ -255,6 +259,8 @@ class DoneLine(_Line, kw_only=True):
 
 
 class _RecognisedKeys(msgspec.Struct):
+    """The keys of CORRECTION_KEY in the line of a corrected item."""
+
     subtitles: list[SegmentKeys] = []
 
 
@@ -263,7 +269,6 @@ class _TranscriptLine(DoneLine, kw_only=True):
     pred_text: str
     words: list[WordKeys]
     confidence: Number | None
-    recognised: _RecognisedKeys | None = None
 
 
 class _FailureLine(_Line, kw_only=True):
@@ -317,6 +322,8 @@ def _parsed(text: bytes, kind: type[_Line]) -> dict[str, Any]:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             line = parse_json(text)  # which takes lone surrogates
         checked = record_of(line, kind)
+        if recognised := recogniser_keys(line):
+            record_of(recognised, _RecognisedKeys)
     except msgspec.ValidationError as e:
         raise ValueError(f"no output line ({e})") from e
     except ValueError as e:

@@ -9,7 +9,7 @@ from typing import Any
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.languages import primary_subtag
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.output.lines import CORRECTION_KEY
+from voxbatch.output.lines import recogniser_keys
 from voxbatch.records import Failure, Flag, Outcome, Segment, Transcript, Word
 
 
@@ -26,7 +26,7 @@ def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Tra
     language = primary_subtag(line.get("lang") or "") or None
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
     text, confidence, audio = line.get(text_key) or "", line.get("confidence"), line.get(AUDIO_KEY) or ""
-    timed = (line.get(CORRECTION_KEY) or {}).get("subtitles", ())
+    timed = (recogniser_keys(line) or {}).get("subtitles", ())
     subtitles = tuple(Segment(cue["text"], cue["start"], cue["end"], cue.get("speaker")) for cue in timed)
     return Transcript(
         text, words, segments, duration, warnings, language, flags_of(line), confidence, None, subtitles, audio

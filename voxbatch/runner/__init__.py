@@ -85,7 +85,7 @@ def run(
             if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))
             resources.enter_context(takeover_explained(store, job.run))
-            work = _rescored(job, resume(job, items_of_shard(job.durations, job.config), started_at), stop, log)
+            work = _carried_over(job, resume(job, items_of_shard(job.durations, job.config), started_at), stop, log)
             progress = work.progress
             if progress.resumed:
                 done = f"{progress.resumed:,} of {progress.items:,} items were done before"
@@ -99,7 +99,7 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if (second := job.second) is not None and is_complete(work):
-                job, work = second.job, _rescored(second.job, second.remaining(store, log), stop, log)
+                job, work = second.job, _carried_over(second.job, second.remaining(store, log), stop, log)
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
                 log.info("second_pass", text=text)
@@ -120,15 +120,15 @@ def _exits_are_run_errors() -> Iterator[None]:
         raise RunError(f"something in the run called sys.exit({e.code!r})") from e
 
 
-def _rescored(job: Job, work: RemainingWork, stop: Stop, log: Log) -> RemainingWork:
-    """Score the items again of which only the reference has changed, and return the work that remains."""
+def _carried_over(job: Job, work: RemainingWork, stop: Stop, log: Log) -> RemainingWork:
+    """Carry transcripts over to rows that have changed in nothing else, and return the work that remains."""
     if job.run.list_number == 1:
         return work
-    from voxbatch.runner.rescoring import rescore
+    from voxbatch.runner.carrying import carry_over
 
-    if count := rescore(job, work, stop):
-        text = f"{counted(count, 'changed item')} with only another reference: scored again, and not transcribed again"
-        log.info("rescored", text=text)
+    if count := carry_over(job, work, stop):
+        text = f"{counted(count, 'changed item')} with the same audio and language: rows and scores are new, texts stay"
+        log.info("carried_over", text=text)
         return resume(job, work.assigned, work.progress.started_at)
     return work
 

@@ -7,19 +7,23 @@ elsewhere. `workload` measures the audio.
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from voxbatch import engines
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding.header_reader import HeaderReader
-from voxbatch.engines import EngineSpec
+from voxbatch.engines import NO_WINDOWS, EngineSpec, Registration, hub
 from voxbatch.engines.choice import EngineChoice
+from voxbatch.engines.known_models import BUNDLED, WHISPER_CODES, find
+from voxbatch.engines.model_files import NotFetched, nothing_fetched
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.engines.refusals import require_language
 from voxbatch.manifest import survey
 from voxbatch.profiles import load_profile
 from voxbatch.runner.prepare import worker_environments
-from voxbatch.runner.steps import steps_of
+from voxbatch.runner.steps import Steps, steps_of
 from voxbatch.runner.workload import Workload, measure
 
 
@@ -38,8 +42,8 @@ class RunEstimate:
     """Number of items whose duration the manifest does not give."""
     unknown_items: int
     """Number of these items for which there is no estimate either. `audio_s` does not include them."""
-    chunks: int
-    """Minimum number of chunks. Cuts in pauses make somewhat more."""
+    chunks: int | None
+    """Minimum number of chunks. Cuts in pauses make somewhat more. None if the limit of the engine is unknown."""
     work_s: float
     """Seconds of long recordings that take as long as these. More than `audio_s` if the engine pads short ones."""
     rtfx: float | None
@@ -49,6 +53,8 @@ class RunEstimate:
     """See Workload."""
     speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from. None if `rtfx` is not calculated."""
+    fetch: str = ""
+    """The model that the run will fetch, as text for people. Empty if it is here."""
 
     @property
     def wall_s(self) -> float | None:
@@ -70,14 +76,14 @@ class RunEstimate:
             self,
             items=math.ceil(share * self.items),
             audio_s=share * self.audio_s,
-            chunks=math.ceil(share * self.chunks),
+            chunks=None if self.chunks is None else math.ceil(share * self.chunks),
             work_s=share * self.work_s,
         )
 
 
 def estimate_run(config: Config) -> list[RunEstimate]:
-    """Estimate the run of a config: its only pass, or both passes of a cascade. No model is loaded and nothing is
-    written.
+    """Estimate the run of a config: its only pass, or both passes of a cascade. No model is fetched or loaded, and
+    nothing is written. The hub is asked only for a model that is neither here nor in the table of models.
 
     Raises:
         UsageError: as in `runner.run`.
@@ -88,25 +94,81 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     with steps.open(config) as source:
         surveyed = survey(source, steps.path_policy(), config.limit)
         engine_options = steps.engine_options(choice.name)
-        engine = engines.create(choice.name, config.model, engine_options, config.stores, steps.engines)
-        spec = engine.spec
+        spec, fetch = _spec(choice.name, config, engine_options, steps.engines)
         if config.language:
             require_language(spec, config.language)
         with HeaderReader() as headers:
             workload = measure(surveyed, source, config, headers)
     known = known_rates(config, choice.name)
-    passes = [_estimate(config, choice, spec, workload, known)]
-    if (options := steps.second_options()) and (second := steps.second_model(spec)):
+    passes = [_estimate(config, choice, spec, workload, known, fetch)]
+    if options := steps.second_options():
+        spec, fetch = _second_spec(steps, spec, options.of(config), choice.name, is_here=not fetch)
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the first model
-        estimate = _estimate(options.of(config), choice, second.spec, workload, unmeasured)
+        estimate = _estimate(options.of(config), choice, spec, workload, unmeasured, fetch)
         passes.append(estimate.part(options.share))
     return passes
 
 
+def _spec(
+    engine: str, config: Config, options: Mapping[str, str], table: Mapping[str, Registration]
+) -> tuple[EngineSpec, str]:
+    """Return the properties of the engine of a run, and what the run will fetch, as text for people. If that is needed
+    to tell the properties, they are those of the table of models."""
+    try:
+        with nothing_fetched():
+            spec = engines.create(engine, config.model, options, config.stores, table).spec
+            known = None if os.path.exists(spec.model) else find(spec.model, engine)
+            if known and known.place == "no":  # an earlier download has not come to the weights
+                raise NotFetched(known.hub)
+            return spec, ""
+    except NotFetched as e:
+        return _known_spec(engine, config.model, table), _fetch(e, engine)
+
+
+def _second_spec(steps: Steps, first: EngineSpec, second: Config, engine: str, is_here: bool) -> tuple[EngineSpec, str]:
+    """Return the same of the second pass of a cascade.
+
+    Args:
+        is_here: the first model is here, so that both can be compared.
+    """
+    try:
+        with nothing_fetched():
+            if is_here and (model := steps.second_model(first)):
+                return model.spec, ""
+    except NotFetched as e:
+        return _known_spec(engine, second.model, steps.engines), _fetch(e, engine)
+    return _spec(engine, second, {}, steps.engines)
+
+
+def _known_spec(engine: str, name: str | None, table: Mapping[str, Registration]) -> EngineSpec:
+    """Return what is known of an engine without the files of its model."""
+    known, registration = find(name or "", engine), table.get(engine)
+    languages = frozenset({*known.languages, *WHISPER_CODES}) if known and len(known.languages) > 1 else None
+    if known and languages is None:
+        languages = frozenset(known.languages)
+    windows = registration.windows if registration else NO_WINDOWS
+    return EngineSpec(engine, name or engine, 0, concurrency=1, languages=languages, windows=windows)
+
+
+def _fetch(missing: NotFetched, engine: str) -> str:
+    """Return the model that a run will fetch, and its size.
+
+    Raises:
+        ConfigError, EngineError: the hub has no such model, or cannot be reached.
+    """
+    if missing.num_bytes is not None:
+        return f"{missing.name}: {missing.num_bytes / 1e6:,.0f} MB"
+    if known := find(missing.name, engine):
+        return f"{missing.name}: " + (f"about {known.megabytes:,} MB" if known.megabytes else "of unknown size")
+    sizes = hub.file_sizes(missing.name, missing.revision, ["*"])
+    return f"{missing.name}: at most {sum(sizes.values()) / 1e6:,.0f} MB"
+
+
 def _estimate(
-    config: Config, choice: EngineChoice, spec: EngineSpec, workload: Workload, known: KnownRates
+    config: Config, choice: EngineChoice, spec: EngineSpec, workload: Workload, known: KnownRates, fetch: str
 ) -> RunEstimate:
     """Return the estimate of one pass over all recordings of the workload."""
+    longest_s = spec.max_chunk_samples / spec.sampling_rate
     gpus = max(1, len(worker_environments(spec, config.workers)))
     speed = None if known.rtfx else calculate_speed(config, choice.name, workload, gpus=gpus)
     return RunEstimate(
@@ -116,12 +178,13 @@ def _estimate(
         audio_s=workload.audio_s,
         estimated_items=workload.estimated_items,
         unknown_items=workload.unknown_items,
-        chunks=workload.chunks(spec.max_chunk_samples / spec.sampling_rate) + workload.unknown_items,
+        chunks=workload.chunks(longest_s) + workload.unknown_items if longest_s else None,
         work_s=workload.work_s(spec.windows),
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
         is_about=workload.is_about,
         speed=speed,
+        fetch=fetch,
     )
 
 
@@ -144,7 +207,19 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine or not steps_of(config).has_known_speed:
         profile = {}
-    return KnownRates(config.expected_rtfx or profile.get("expected_rtfx"), config.usd_per_hour)
+    rtfx = config.expected_rtfx or profile.get("expected_rtfx")
+    if rtfx and not config.expected_rtfx and "model" not in profile:
+        rtfx = _scaled(rtfx, config.model, engine)
+    return KnownRates(rtfx, config.usd_per_hour)
+
+
+def _scaled(rtfx: float, name: str | None, engine: str) -> float | None:
+    """Return the speed with a model, rounded to two digits, from that with the bundled model, in proportion to their
+    multiply-adds: 23 → 0.49 for large-v3. None if those of the model are unknown."""
+    bundled, model = find(BUNDLED, engine), find(name or BUNDLED, engine)
+    if model is bundled or not (bundled and bundled.gmac):
+        return rtfx
+    return float(f"{rtfx * bundled.gmac / model.gmac:.2g}") if model and model.gmac else None
 
 
 def calculate_speed(

@@ -129,8 +129,8 @@ class Steps:
     proof_prompt: str | None = None
     has_known_speed = True
     """True if the speed of an engine is that of transcribing: a profile or a calculation tells it."""
-    scores_by_reference = True
-    """True if `text` of a row has no effect but on the errors that are counted."""
+    carries_over = True
+    """True if a row decides nothing but by the keys of `carrying`: its `text` is only a reference."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options

@@ -3,7 +3,8 @@
     "In town, Ms."  →  True        "He met her."  →  False
 
 A splitter of sentences does not know all of them, and a pause inside "Ms. Smith" is heard. The opposite mistake is
-cheap: a piece ends at another sentence. So an abbreviation never ends a piece, although it may end a sentence.
+cheap: a piece ends at another sentence. So an abbreviation never ends a piece, although it may end a sentence. Cues of
+subtitles take the same rule.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _INITIALS = re.compile(r"(?:[^\W\d_]\.-?)+")
 """A letter, or several with dots: J. or U.S. or z.B. or J.-C."""
 
 _SHARED = (
-    "al approx art c ca cap cf dept ed etc ex fig figs jr ltd ms mt no nos nr op p pp ph prof sr st tel var vol vols vs"
+    "al approx art c ca cap cf dept dr ed etc ex fig figs jr ltd mr mrs ms mt no nos nr op p pp ph prof sr st tel var"
+    " vol vols vs"
 )
 """Abbreviations of many languages."""
 _ABBREVIATIONS = {
@@ -58,6 +60,7 @@ _WORDS = {
 _KNOWN = {lang: frozenset(f"{_SHARED} {words}".split()) for lang, words in _ABBREVIATIONS.items()}
 _KNOWN_EVERYWHERE = frozenset(_SHARED.split())
 _WORDS_TOO = {lang: frozenset(words.split()) for lang, words in _WORDS.items()}
+_WORDS_ANYWHERE = frozenset().union(*_WORDS_TOO.values())
 
 
 def is_abbreviation(word: str, following: str, lang: str) -> bool:
@@ -74,6 +77,6 @@ def is_abbreviation(word: str, following: str, lang: str) -> bool:
         return True
     if stem.casefold() not in _KNOWN.get(lang, _KNOWN_EVERYWHERE):
         return False
-    if stem.casefold() not in _WORDS_TOO.get(lang, ()):
+    if stem.casefold() not in _WORDS_TOO.get(lang, _WORDS_ANYWHERE):
         return True
     return following[:1].isdigit() or (stem[:1].isupper() and following[:1].isupper())

@@ -77,6 +77,44 @@ def download_model(
         StorageError: there is nothing below the prefix, or a name leads out of the folder; the client library or the
             credentials are missing; the bucket cannot be read, or the cache cannot be written.
     """
+    listed = _listed(uri, cache, stores)
+    folder, files = listed.folder, listed.files
+    if not (folder / MARKER).exists() or _missing(folder, files):
+        with _locked(folder, log) as is_alone:
+            if missing := _missing(folder, files):
+                size = sum(file.size for file in missing) / 1e6
+                log(f"fetching {len(missing)} of {len(files)} files, {size:,.1f} MB, from {listed.address} to {folder}")
+                partial = folder.with_name(f".{folder.name}.partial{'' if is_alone else f'-{token_hex(4)}'}")
+                _download_files(folder, partial, missing, log)
+                shutil.rmtree(partial, ignore_errors=True)
+            _store(folder).create(MARKER, [listed.listing])
+    return DownloadedModel(folder, _digits(listed.listing))
+
+
+def missing_bytes(uri: str, cache: Path, stores: Stores = DEFAULT_STORES) -> int:
+    """Return the bytes that `download_model` would fetch. The bucket is listed, and nothing is fetched.
+
+    Raises:
+        StorageError: see `download_model`.
+    """
+    listed = _listed(uri, cache, stores)
+    return sum(file.size for file in _missing(listed.folder, listed.files))
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The files of a folder of a bucket."""
+
+    address: Address
+    files: Sequence[RemoteFile]
+    listing: bytes
+    """See MARKER."""
+    folder: Path
+    """Local folder for these files."""
+
+
+def _listed(uri: str, cache: Path, stores: Stores) -> _Listed:
+    """List a folder of a bucket; see `download_model`."""
     try:
         address = parse_bucket_address(uri)
     except ValueError as e:
@@ -85,20 +123,9 @@ def download_model(
     address = address._replace(key=f"{prefix}/" if prefix else "")  # with /, so that model/ does not include model-v2/
     files = _list_files(address, stores.bucket(address.scheme, address.bucket))
     listing = "".join(f"{json.dumps([file.name, file.size, file.tag])}\n" for file in files).encode()
-    revision = _digits(listing)
     # "gs://models/voxtral/mini/" → "models-voxtral-mini-…". A long name keeps its end.
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", f"{address.bucket}/{address.key}")[-_READABLE_LENGTH:].strip("-.")
-    folder = cache / f"{readable}-{revision}"
-    if not (folder / MARKER).exists() or _missing(folder, files):
-        with _locked(folder, log) as is_alone:
-            if missing := _missing(folder, files):
-                size = sum(file.size for file in missing) / 1e6
-                log(f"fetching {len(missing)} of {len(files)} files, {size:,.1f} MB, from {address} to {folder}")
-                partial = folder.with_name(f".{folder.name}.partial{'' if is_alone else f'-{token_hex(4)}'}")
-                _download_files(folder, partial, missing, log)
-                shutil.rmtree(partial, ignore_errors=True)
-            _store(folder).create(MARKER, [listing])
-    return DownloadedModel(folder, revision)
+    return _Listed(address, files, listing, cache / f"{readable}-{_digits(listing)}")
 
 
 def _digits(data: bytes) -> str:

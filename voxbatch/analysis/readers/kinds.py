@@ -26,6 +26,7 @@ from voxbatch.analysis.readers.entry import Role, TextEntry, bad_line, text_line
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.encoding import TextDecoder
+from voxbatch.manifest.recording_path import is_recording
 from voxbatch.manifest.source import Source
 from voxbatch.sources.references import LISTS
 from voxbatch.sources.transcripts import is_binary, kind_of_text
@@ -191,6 +192,8 @@ def _kind_of_content(source: Source) -> tuple[str, tuple[str, ...]]:
         ManifestError: the file is binary.
     """
     if is_binary(source.begin()):
+        if is_recording(source.name):
+            raise bad_line(source.name, 0, "is a recording, and no text: give the OUT of its run (`voxbatch run`)")
         raise bad_line(source.name, 0, f"is binary; read are {', '.join(TEXT_KINDS)}")
     lines = [line for _, line in islice(text_lines(source), _SNIFFED_LINES) if line.strip()]
     content = [line for line in lines if not line.startswith(";;")]

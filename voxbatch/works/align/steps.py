@@ -73,7 +73,7 @@ class Align(Steps):
 
     engines = engines.ALIGNERS
     skips_silence = False
-    scores_by_reference = False
+    carries_over = False
     overlap = 0
     """A text that is aligned goes on from chunk to chunk."""
 

@@ -270,7 +270,7 @@ class Ask(Steps):
 
     skips_silence = False
     proof_prompt = "Hello"
-    scores_by_reference = False
+    carries_over = False
     has_known_speed = False
     """The lengths of the answers decide, and they are unknown."""
 

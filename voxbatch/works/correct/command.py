@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from voxbatch.works.correct.taking import TextChanges
 
 SHOWN = 10
-"""Number of corrected items that are shown."""
+"""Number of corrected items, and of places in an item, that are shown."""
 
 
 @click.command(short_help="Take in what a person has corrected in OUT.")
@@ -60,7 +60,7 @@ def correct(
             return
         run.check_reader("correct", store.place)
         changes = find_changes(store, run, stores, files)
-        for line in _lines(changes, "to correct" if dry_run else "corrected"):
+        for line in _lines(changes, dry_run):
             click.echo(escape_controls(line))
         if not dry_run:
             aligner = Aligner(engine, model, run.identity.get("audio_stream"), stores)
@@ -69,13 +69,18 @@ def correct(
             print_outcome(summary, out, stores)
 
 
-def _lines(changes: TextChanges, verb: str) -> Iterator[str]:
-    """Yield the lines about the changes for people."""
-    yield f"{counted(len(changes.taken), 'item')} {verb}"
+def _lines(changes: TextChanges, is_dry: bool) -> Iterator[str]:
+    """Yield the lines about the changes for people; those before they are taken in have the changed words."""
+    yield f"{counted(len(changes.taken), 'item')} {'to correct' if is_dry else 'corrected'}"
     for taken in changes.taken[:SHOWN]:
-        facts = [counted(taken.draft.num_changes, "change")] if taken.draft.differs else []
+        num_changes, excerpts = taken.draft.num_changes, [*taken.draft.excerpts()] if is_dry else []
+        facts = [counted(num_changes, "change")] if num_changes else []
+        facts += ["its speakers"] if taken.draft.has_other_speaker else []
         facts += ["its cues"] if taken.edit.has_other_cues else []
-        yield f"  {taken.item.line['id']}, in {taken.edit.file}: {' and '.join(facts)}"
+        yield f"  {taken.item.line['id']}, in {taken.edit.file}: {' and '.join(facts or ['its spaces'])}"
+        yield from (f"    {excerpt}" for excerpt in excerpts[:SHOWN])
+        if len(excerpts) > SHOWN:
+            yield f"    … and {len(excerpts) - SHOWN:,} more"
     if len(changes.taken) > SHOWN:
         yield f"  … and {len(changes.taken) - SHOWN:,} more"
     if changes.note:

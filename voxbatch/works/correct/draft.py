@@ -9,6 +9,7 @@ characters are compared. Line breaks mean nothing: a word that a subtitle has br
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,9 @@ from voxbatch.scoring.alignment import edit_blocks
 from voxbatch.text.stitching import SENTENCE_END
 from voxbatch.works.correct.passages import Passage
 from voxbatch.works.correct.units import SAID, Unit, units, units_of
+
+CONTEXT = 3
+"""Words that are shown before and after a change."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +70,12 @@ class Draft:
     @property
     def differs(self) -> bool:
         """True if the text or a speaker is another one than before."""
-        has_other_speaker = any(piece.speaker != piece.speaker_before for piece in self.pieces)
-        return has_other_speaker or self.text != self.transcript.text.strip()
+        return self.has_other_speaker or self.text != self.transcript.text.strip()
+
+    @property
+    def has_other_speaker(self) -> bool:
+        """True if a speaker is another one than before."""
+        return any(piece.speaker != piece.speaker_before for piece in self.pieces)
 
     @property
     def said(self) -> list[tuple[str, str | None]]:
@@ -80,6 +88,28 @@ class Draft:
         before, after = units(self.transcript.text), units(self.text)
         blocks = edit_blocks([unit.text for unit in before], [unit.text for unit in after])
         return sum(length for kind, _, _, length in blocks if kind != "equal")
+
+    def excerpts(self) -> Iterator[str]:
+        """Yield the changes with the words around them: "… on the [-cat-]{+dog+} sat down …"."""
+        before, after = units(self.transcript.text), units(self.text)
+        blocks = edit_blocks([unit.text for unit in before], [unit.text for unit in after])
+        excerpt, has_change = "", False
+        for is_same, group in groupby(blocks, lambda block: block[0] == "equal"):
+            run = [*group]
+            _, start, at, _ = run[0]
+            old = before[start : start + sum(length for kind, _, _, length in run if kind != "insertion")]
+            new = after[at : at + sum(length for kind, _, _, length in run if kind != "deletion")]
+            if not is_same:
+                excerpt += f"{(new or old)[0].space}{_marked('[-', old, '-]')}{_marked('{+', new, '+}')}"
+                has_change = True
+            elif has_change and len(new) <= 2 * CONTEXT:
+                excerpt += _spelled(new)
+            else:
+                if has_change:
+                    yield " ".join(f"{excerpt}{_spelled(new[:CONTEXT])} …".split())
+                excerpt, has_change = "… " * (len(new) > CONTEXT) + _spelled(new[-CONTEXT:]), False
+        if has_change:
+            yield " ".join(excerpt.split())
 
     @property
     def new_pieces(self) -> list[DraftPiece]:
@@ -109,6 +139,14 @@ class Draft:
         return Segment(text, start, end, group[0].speaker)
 
 
+def _spelled(words: Sequence[Unit]) -> str:
+    return "".join(unit.space + unit.text for unit in words)
+
+
+def _marked(begin: str, words: Sequence[Unit], end: str) -> str:
+    return f"{begin}{_spelled(words).strip()}{end}" if words else ""
+
+
 def draft_of(transcript: Transcript, passages: Sequence[Passage]) -> Draft:
     """Return the draft of a corrected text.
 
@@ -135,6 +173,39 @@ def draft_of(transcript: Transcript, passages: Sequence[Passage]) -> Draft:
     draft = Draft(_joined(pieces), transcript, has_words)
     _set_bounds(draft)
     return draft
+
+
+def recut_cues(transcript: Transcript, passages: Sequence[Passage]) -> tuple[Segment, ...]:
+    """Return the cues that a person has timed, with a corrected text that has no times. New words belong to the cue of
+    those that they replace, and a cue without words goes.
+
+        "the cat" [1.0, 2.0], "sat" [3.0, 4.0] and "the black cat sat"  →  "the black cat" [1.0, 2.0], "sat" [3.0, 4.0]
+
+    Args:
+        transcript: the present transcript of the item, with these cues.
+        passages: the corrected text.
+    """
+    cues = transcript.subtitles
+    lines = replace(transcript, text="\n".join(cue.text for cue in cues), words=(), segments=cues)
+    pieces, recut = draft_of(lines, passages).pieces if cues else (), list[Segment]()
+    for number, group in groupby(pieces, lambda piece: piece.segment):
+        of_cue = [*group]
+        text = "".join(piece.space + piece.text for piece in of_cue).strip()
+        recut.append(replace(cues[number], text=_broken(text, cues[number].text), speaker=of_cue[0].speaker))
+    return tuple(recut)
+
+
+def _broken(text: str, before: str) -> str:
+    """Return the text of a cue with as many lines as before: a break that went with its word is put at the space
+    nearest to its place."""
+    if text.count("\n") >= before.count("\n"):
+        return text
+    text = text.replace("\n", " ")
+    for share in (match.start() / len(before) for match in re.finditer("\n", before)):
+        if spaces := [match.start() for match in re.finditer(" ", text)]:
+            at = min(spaces, key=lambda space: abs(space - share * len(text)))
+            text = f"{text[:at]}\n{text[at + 1 :]}"
+    return text
 
 
 @dataclass(frozen=True, slots=True)

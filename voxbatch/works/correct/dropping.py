@@ -1,6 +1,7 @@
 """Drop what somebody has changed in the files of a run: delete these files, and merge, which writes them again.
 
-Texts that were taken in stay. The cues of subtitles that were taken in go with the file that has them.
+Texts that were taken in stay. The cues of subtitles that were taken in go with the file that has them; those of a copy
+by its name, or with everything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from voxbatch.output.file_digest import digest_of
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import FAILURES, REPORT
-from voxbatch.output.lines import CORRECTION_KEY
+from voxbatch.output.lines import recogniser_keys
 from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.own_files import OwnFiles, key_of, sha256
@@ -30,7 +31,7 @@ from voxbatch.output.ownership import Ownership
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.safe_text import counted
-from voxbatch.storage import Store, Stores
+from voxbatch.storage import Store, Stores, is_remote
 from voxbatch.works.correct.chosen_files import name_in_out
 
 
@@ -56,17 +57,25 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
         _changed_outputs(store, run, latest, settings.report, own),
     )
     dropped = [(place, name, index) for place, name, index in changed if _is_named(store, place, name, names)]
-    if unchanged := [
-        name for name in names if not any(_is_named(store, place, file, [name]) for place, file, _ in dropped)
-    ]:
-        # A command that was killed may have written its files again, some of them or all, and lacks its summary.
-        continues = dropped or own.number > (latest.digests if latest else 0)
-        if unknown := [name for name in unchanged if not (continues and _exists(store, name))]:
-            raise ConfigError(f"{unknown[0]}: nobody has changed such a file of {store.place}")
-    commit(store, run, _without_times(entries, {index for *_, index in dropped}), own.next_number)
+    copies = {name: name if is_remote(name) else os.path.abspath(name) for name in names}
+    # Changes of a file whose cues were taken in go with these cues in one step: a killed command may be repeated.
+    files = {*copies.values(), *(name if place is store else f"{place.place}/{name}" for place, name, _ in dropped)}
+    without_times = [*_without_times(entries, {index for *_, index in dropped}, files, is_all=not names)]
+    with_cues = {item.line["file"] for item in without_times}
+    unchanged = [
+        name
+        for name, place in copies.items()
+        if place not in with_cues and not any(_is_named(store, of, file, [name]) for of, file, _ in dropped)
+    ]
+    # A command that was killed may have written its files again, some of them or all, and lacks its summary.
+    continues = dropped or own.number > (latest.digests if latest else 0)
+    if unknown := [name for name in unchanged if not (continues and _exists(store, name))]:
+        raise ConfigError(f"{unknown[0]}: nobody has changed such a file of {store.place}")
+    commit(store, run, without_times, own.next_number)
     for place, name, _ in dropped:
         place.delete(name, owner.check_again)
-    log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}")
+    cues = f", cues of {counted(len(without_times), 'item')}" if without_times else ""
+    log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}{cues}")
     return merge_again(store, None, log, stores)
 
 
@@ -111,17 +120,24 @@ def _changed_outputs(
         yield store, REPORT, -1
 
 
-def _without_times(entries: Entries, indexes: Collection[int]) -> list[CorrectedItem]:
-    """Return the corrections of items again, without the subtitles that a person has timed."""
-    items = list[CorrectedItem]()
-    for entry in entries if any(index >= 0 for index in indexes) else ():
+def _without_times(
+    entries: Entries, indexes: Collection[int], files: Collection[str], is_all: bool
+) -> Iterator[CorrectedItem]:
+    """Yield the corrections of items again, without the subtitles that a person has timed.
+
+    Args:
+        indexes: positions of items.
+        files: names of files of the run, and paths and addresses of others; items whose cues come from them also count.
+        is_all: all items count.
+    """
+    for entry in entries if entries.corrections else ():
         line = json.loads(entry.line)
-        correction = line.get(CORRECTION_KEY) or {}
-        if entry.index in indexes and correction.get("subtitles"):
+        correction = recogniser_keys(line) or {}
+        is_dropped = is_all or entry.index in indexes or correction.get("corrected_in") in files
+        if is_dropped and correction.get("subtitles"):
             text = {key: line[key] for key in ("id", "pred_text", "words", "segments")}
             facts = {"file": correction["corrected_in"], "estimated_words": correction["estimated_words"]}
-            items.append(CorrectedItem(entry.index, {**text, **facts}, ()))
-    return items
+            yield CorrectedItem(entry.index, {**text, **facts}, ())
 
 
 def _exists(store: Store, name: str) -> bool:

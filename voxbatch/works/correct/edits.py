@@ -31,10 +31,19 @@ from voxbatch.output.run_file import Run
 from voxbatch.records import Segment
 from voxbatch.storage import Store, Stores, parallel_map
 from voxbatch.works.correct.chosen_files import ChosenFiles, TextInFile
-from voxbatch.works.correct.draft import Draft, draft_of
+from voxbatch.works.correct.draft import Draft, draft_of, recut_cues
 from voxbatch.works.correct.passages import READERS, Passage, is_readable, passages
 
-_MARKUP = re.compile(r"^Style:.*?(?=\r?$)|\{\\[^{}]*\}|</?[bisu]>", re.MULTILINE)
+_TAGS = r"\{\\[^{}]*\}|</?[bisu]>|<(?:font|lang|ruby|[bciu]\.)[^<>]*>"
+_VTT_BLOCKS = r"^(?:STYLE|REGION|NOTE)\b(?:.|\r?\n(?!\r?\n))*|(?<=\d[ \t])[ \t]*[a-z]+:[^\r\n]*"
+"""Blocks of WebVTT that are no cues, and the settings of a cue after its times."""
+_MARKUP = {
+    **dict.fromkeys(("srt", "txt"), re.compile(_TAGS)),
+    **dict.fromkeys(("vtt", "vtt-words"), re.compile(f"{_TAGS}|{_VTT_BLOCKS}", re.MULTILINE)),
+    "ass": re.compile(rf"^Style:.*?(?=\r?$)|{_TAGS}", re.MULTILINE),
+    "ttml": re.compile(r"\b(?:tts:\w+|style|region)\s*=\s*[\"'][^\"']*"),
+}
+"""Patterns of the styles of a file and of the marks in its lines, apart from speakers, by its format."""
 RETIMED = "retimed"
 """Mark of a subtitle file with cues of a person. It stays the person's when it is edited again."""
 SAME_TIME_S = 0.015
@@ -56,7 +65,8 @@ class TextEdit:
     is_kept: bool = False
     """True if the text of such a file was taken in before. It may lack later corrections."""
     subtitles: tuple[Segment, ...] = ()
-    """Its cues, if they are at times of a person. Empty if they do not spell the corrected text."""
+    """Its cues, or those of before with the corrected text, if they are at times of a person. Empty if they do not
+    spell the corrected text."""
 
     @property
     def differs(self) -> bool:
@@ -197,7 +207,8 @@ class EditFinder:
         """Return the edit of a text. That of a file of voxbatch has a key."""
         transcript = document.transcript
         if text.form is None:
-            return TextEdit(text.file, draft_of(transcript, [Passage(tuple(text.text.split("\n")))]), key)
+            lines = [Passage(tuple(text.text.split("\n")))]
+            return TextEdit(text.file, draft_of(transcript, lines), key, subtitles=recut_cues(transcript, lines))
         speakers = {word.speaker for word in transcript.words} | {part.speaker for part in transcript.segments}
         named = [speaker for speaker in speakers if speaker]
         edited = passages(text.form, text.text, named, transcript.text)
@@ -206,9 +217,11 @@ class EditFinder:
         present = replace(document, transcript=replace(transcript, subtitles=())) if was_retimed else document
         written = present.written(text.form)
         ours = passages(text.form, written, named, transcript.text)
-        is_retimed = is_kept or _has_own_cues(edited, ours) or _markup(text) != _markup(replace(text, text=written))
-        has_times = text.form != "txt" and bool(is_retimed or transcript.subtitles)
-        subtitles = _subtitles(edited, draft) if has_times else ()
+        has_markup = not set(_MARKUP[text.form].findall(text.text)) <= set(_MARKUP[text.form].findall(written))
+        is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup
+        if text.form == "txt" or not (is_retimed or transcript.subtitles):
+            return TextEdit(text.file, draft, key, is_retimed, is_kept, recut_cues(transcript, edited))
+        subtitles = _subtitles(edited, draft)
         return TextEdit(text.file, draft, key, is_retimed, is_kept, subtitles)
 
 
@@ -246,8 +259,3 @@ def _has_own_cues(edited: Sequence[Passage], ours: Sequence[Passage]) -> bool:
             ):
                 return True
     return False
-
-
-def _markup(text: TextInFile) -> list[str]:
-    """Return the styles of a text and the marks in its lines, apart from speakers, which a person may have changed."""
-    return _MARKUP.findall(text.text) if text.form in ("srt", "vtt", "ass") else []

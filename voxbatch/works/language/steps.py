@@ -119,7 +119,7 @@ class Detect(Steps):
     """Detect the language of each recording."""
 
     engines = DETECTORS
-    scores_by_reference = False
+    carries_over = False
     has_known_speed = False
 
     @property

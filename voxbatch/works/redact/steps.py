@@ -117,7 +117,7 @@ class Redact(Steps):
 
     engines = ENGINES
     skips_silence = False
-    scores_by_reference = False
+    carries_over = False
     has_known_speed = False
     max_queued_events = 16
 

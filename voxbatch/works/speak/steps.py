@@ -232,7 +232,7 @@ class Speak(Steps):
 
     engines = engines.SPEECH_ENGINES
     reads_recordings = False
-    scores_by_reference = False
+    carries_over = False
     has_known_speed = False
     max_queued_events = 16
     """The results have the samples: 20 MB."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from voxbatch.output.lines import CORRECTION_KEY, is_corrected
+from voxbatch.output.lines import recogniser_keys
 from voxbatch.output.products import Products
 from voxbatch.output.summary import Summary
 from voxbatch.safe_text import counted
@@ -26,8 +26,8 @@ class CorrectionSums:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a line, if a person has corrected it."""
-        if is_corrected(line):
-            recognised, lang = line[CORRECTION_KEY], line.get("lang")
+        if recognised := recogniser_keys(line):
+            lang = line.get("lang")
             self._items += 1
             self._estimated_words += recognised["estimated_words"]
             characters = count_characters(line["pred_text"], recognised["pred_text"], lang)

@@ -1,14 +1,14 @@
-"""Score items again of which only the reference has changed since an earlier list, with the transcripts that they have.
+"""Carry over the transcripts of items whose rows have changed since an earlier list in nothing that decides the text.
 
 A further list has other keys for such items, so that their earlier entries do not count any more. Their rows are
-compared with the earlier output lines, which hold the rows. If all but the reference is the same, the line with the new
-reference and its errors is committed: the recording is neither decoded nor transcribed. Before it, the correction of
-the item is committed again, if a person has made one.
+compared with the earlier output lines, which hold the rows. If the keys that name the audio, its state and its language
+are the same, the present row is committed with the earlier transcript, and with its errors against the present
+reference: the recording is neither decoded nor transcribed. Before it, the correction of the item is committed again,
+if a person has made one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,12 @@ import numpy as np
 
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest import items
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.corrections import CorrectedItem, commit, latest_by_keys
 from voxbatch.output.layout import FIRST, part_names
 from voxbatch.output.lines import (
-    REFERENCE_SEGMENTS_KEY,
-    REFERENCE_TEXT_KEY,
-    REFERENCE_WORDS_KEY,
-    RESULT_KEYS,
+    LINE_KEYS,
+    SPOKEN_LANGUAGE,
     line_bytes,
     manifest_keys,
     parse_line,
@@ -42,29 +41,33 @@ from voxbatch.runner.steps import steps_of
 from voxbatch.scoring.counts import count_errors
 from voxbatch.storage.columns import ItemSet
 
-MAX_BATCH, MAX_BATCH_BYTES = 1000, 16 << 20
-"""A batch of earlier lines ends with the line that reaches one of these. The manifest is read once for each batch."""
-_REFERENCE_KEYS = {"text", REFERENCE_TEXT_KEY, REFERENCE_WORDS_KEY, REFERENCE_SEGMENTS_KEY}
-_NO_FACTS = {*_REFERENCE_KEYS, *RESULT_KEYS, "id", "lang"}
-"""Keys of an output line that are not compared. The languages are compared by themselves."""
+MAX_BATCH, MAX_BATCH_BYTES = 10_000, 32 << 20
+"""A batch of earlier lines ends with the line that reaches one of these. The manifest is read up to the last item
+of each batch, so a new column of a million rows takes some minutes."""
+DECIDING_KEYS = (
+    AUDIO_KEY, "offset", "duration", "channel", "hotwords",
+    "size", "modified", "generation", "mtime", "last_modified", "etag", "checksum", "crc32c", "md5", "sha1", "sha256",
+)  # fmt: skip
+"""Keys of a row that decide its transcript: those that voxbatch reads, and those that tell of another content of the
+recording. The languages are compared by themselves."""
 
 Earlier = dict[int, tuple[PartEntry, CorrectedItem | None]]
 """The earlier transcript of each item and its correction, by its index in the latest list."""
 
 
-def rescore(job: Job, work: RemainingWork, stop: Stop) -> int:
-    """Commit the remaining items of which only the reference has changed. Return their number.
+def carry_over(job: Job, work: RemainingWork, stop: Stop) -> int:
+    """Commit the remaining items whose rows have the transcripts of earlier rows. Return their number.
 
     Raises:
         TakenOverError, CheckpointError, StorageError: see Checkpoint.commit.
     """
-    if job.run.list_number == 1 or not work.items.any() or not steps_of(job.config).scores_by_reference:
+    if job.run.list_number == 1 or not work.items.any() or not steps_of(job.config).carries_over:
         return 0
     count, started_at = 0, time.monotonic()
     for earlier in _batches(job, work.items):
         if stop.requested.is_set():
             break
-        if entries := list(_rescored(job, earlier)):
+        if entries := list(_carried(job, earlier)):
             corrections = (earlier[entry.index][1] for entry in entries)
             commit(job.config.stores.out(job.config.out), job.run, filter(None, corrections), MARKS)
             now = time.monotonic()
@@ -104,30 +107,28 @@ def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
         yield batch
 
 
-def _rescored(job: Job, earlier: Earlier) -> Iterator[PartEntry]:
-    """Yield the entries of the items of a batch of which only the reference has changed."""
+def _carried(job: Job, earlier: Earlier) -> Iterator[PartEntry]:
+    """Yield the entries of the items of a batch whose present rows have the earlier transcripts."""
     wanted, store = ItemSet(job.run.items), job.config.stores.out(job.config.out)
     for index in earlier:
         wanted[index] = True
     with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
-        for item in items(source, job.path_policy, job.config.limit, wanted):
+        for item in items(source, job.path_policy, 1 + max(earlier), wanted):
             before = parse_line(store, earlier[item.index][0], job.run.products)
             if (line := _line(item, before, job)) is not None:
                 yield PartEntry(item.index, "transcript", line_bytes(line))
 
 
 def _line(item: Item, before: Mapping[str, Any], job: Job) -> dict[str, Any] | None:
-    """Return the output line of an item with its present reference and its earlier transcript. None if more than the
-    reference has changed, or if the reference does not score the text, as with a translation."""
-    keys = manifest_keys(item, job.folder)
-    asked_for = None if before.get(DETECTED_LANGUAGE) else before.get("lang")
-    facts, facts_before = ({k: v for k, v in row.items() if k not in _NO_FACTS} for row in (keys, before))
-    # As JSON, 1 and 1.0 and true differ.
-    is_same = json.dumps(facts, sort_keys=True) == json.dumps(facts_before, sort_keys=True)
-    if item.task == TRANSLATE or not is_same or asked_for != (item.lang or job.run.language):
+    """Return the present row of an item with its earlier transcript and the errors against its present reference. None
+    if something has changed that decides the transcript."""
+    keys, spoken = manifest_keys(item, job.folder), before.get(SPOKEN_LANGUAGE if item.task == TRANSLATE else "lang")
+    asked_for = None if before.get(DETECTED_LANGUAGE) else spoken
+    is_same = all(keys.get(name) == before.get(name) for name in DECIDING_KEYS)
+    if not is_same or asked_for != (item.lang or job.run.language):
         return None
     counts = None
     if item.text is not None:
         counts = count_errors(item.text, before["pred_text"], before.get("lang"))
-    results = {name: value for name, value in before.items() if name in RESULT_KEYS or name in ("id", "lang")}
+    results = {name: value for name, value in before.items() if name in LINE_KEYS}
     return {**keys, **results, **score_keys(counts)}
