@@ -30,7 +30,6 @@ from voxbatch.config import (
 from voxbatch.errors import ConfigError
 from voxbatch.hints import FORMAT, SETTING, hint
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.manifest.recording_path import is_recording
 from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
 from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, SWITCHES, Setting, settings_of
@@ -269,6 +268,8 @@ class FolderOrAddress(PathOrAddress):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse a recording with the way to its run."""
+        from voxbatch.manifest.recording_path import is_recording
+
         if isinstance(value, str) and os.path.isfile(value) and is_recording(value):
             out = f"{os.path.splitext(value)[0]}.voxbatch"
             remedy = f"its run is in {out}" if os.path.isdir(out) else f"first: voxbatch run {shlex.quote(value)}"
