@@ -948,7 +948,7 @@ def test_small_runs_of_a_refused_execution_are_dead_letters(setup: ListenSetup, 
 
 @pytest.mark.parametrize("place", ["google"], indirect=True)
 def test_spending_that_races_stays_below_the_limit(place: servers.Place) -> None:
-    """Of many dispatchers at once, no more are admitted than the limit allows; a withdrawn execution makes room."""
+    """Many dispatchers at once start no more than the limit allows; a withdrawn execution makes room."""
     store = place.store()
     dispatchers = [DailySpending(store, 5.0) for _ in range(12)]
     with ThreadPoolExecutor(12) as pool:

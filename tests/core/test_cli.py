@@ -461,7 +461,7 @@ def test_each_log_line_of_a_job_is_a_json_event(
 def test_log_of_a_job_has_no_texts_and_no_names(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, variable: str
 ) -> None:
-    """What a platform collects has no transcripts and no names of recordings: neither of a manifest, nor of a single
+    """The log of a job has no transcripts and no names of recordings: neither of a manifest, nor of a single
     recording, nor of failures. The last event of a run with failed items is a warning with the kinds. --stdout prints
     the texts.
     """

@@ -116,7 +116,7 @@ def test_a_process_id_that_another_process_has_now_is_no_obstacle(store: Store) 
 def test_the_lease_of_a_process_that_came_meanwhile_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Of two processes that have seen the lease of a dead one, the second deletes no lease of the first."""
+    """If two processes have seen the lease of a dead one, the second deletes no lease of the first."""
     dead, living = elsewhere(age_s=3600.0), Lease.of_run()
     store.write(name, [json.dumps(asdict(dead)).encode()])
     read = store.read

@@ -17,7 +17,7 @@ from voxbatch.storage import Store
 
 
 class DailySpending:
-    """What the executions of a UTC day are expected to cost."""
+    """Adds up the expected price of the executions of a UTC day."""
 
     def __init__(self, store: Store | None, max_usd: float):
         """Begin with what is stored.

@@ -37,7 +37,7 @@ class SpokenWord:
     speaker: str | None = None
     confidence: float | None = None
     secret: Secret | None = None
-    """Of a label: the secret in whose place it stands."""
+    """The secret in whose place a label stands. None for another word."""
     num_words: int = 1
     """Number of words in whose place it stands."""
 
