@@ -46,7 +46,11 @@ VLLM_PHASES = {
     "vLLM is warm": r"init engine \(profile",
 }
 """Phases → a pattern of the line that vLLM, or voxbatch within it, logs at their end."""
-OWN_PHASES = {"voxbatch has begun": r"vLLM is loading", "ready": r"vLLM ready|.*: ready in "}
+OWN_PHASES = {
+    "voxbatch has begun": r"vLLM is loading",
+    "an earlier engine is used": r"engine .*: process \d+ of an earlier run is used again",
+    "ready": r"vLLM ready|.*: ready in ",
+}
 """Phases → a pattern of the line that voxbatch logs at their end."""
 SECONDS = 30
 KEPT = "kept"
@@ -78,22 +82,26 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path, limit_s: f
     Raises:
         SystemExit: the run failed or was told to end. The message has the ends of its logs.
     """
+    log, kept, committed = folder / "run.log", folder / "engine.log", 0.0
+    temporary = folder.parent / "tmp"
+    temporary.mkdir(exist_ok=True)
+    earlier = set(temporary.iterdir())  # the log of an engine that stays
     variables = {
         **environment(),
-        "TMPDIR": str(folder),
-        "XDG_RUNTIME_DIR": str(folder.parent),  # all runs look for engines that stay in the same folder
+        # a run takes only an engine that was started with its own variables, and all look for it in the same folder
+        "TMPDIR": str(temporary),
+        "XDG_RUNTIME_DIR": str(folder.parent),
         "XDG_CACHE_HOME": str(caches),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
     }
-    log, kept, committed = folder / "run.log", folder / "engine.log", 0.0
     began = time.time()
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=variables)
         while process.poll() is None:
-            for found in folder.glob("voxbatch-vllm-*/engine.log"):  # voxbatch removes it at the end
+            for engine in set(temporary.glob("voxbatch-vllm-*")) - earlier:  # voxbatch removes it at the end
                 with contextlib.suppress(OSError):
-                    os.link(found, kept)
+                    os.link(engine / "engine.log", kept)
             if not committed and (parts := list(out.glob("parts/*/part-*.jsonl"))):
                 committed = parts[0].stat().st_mtime
             if time.time() - began > limit_s:

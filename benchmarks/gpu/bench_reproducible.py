@@ -6,9 +6,8 @@
 
 MODEL_DIR is any shape of full_size.py, or a model with weights and `--option load_format=auto`. Each --run is a name
 and the engine options of one process, joined with commas (a + stands for a comma within a value); --option holds for
-all. What the engine refuses with reproducible=true is measured all the same: this script switches that check off. Two
-more options belong to this script: tiles=own leaves FlashAttention its tiles (patches/flash_attn_varlen_func), and
-encode=one lets vLLM's own model code encode one recording at a time.
+all. What the engine refuses with reproducible=true is measured all the same: this script switches that check off. One
+more option belongs to this script: tiles=own leaves FlashAttention its tiles (patches/flash_attn_varlen_func).
 
 The last line of JSON of a run (--out keeps those before it, too) has, for CLIPS clips of made-up sound (or texts, for a
 model that speaks):
@@ -178,8 +177,7 @@ def loaded(given: argparse.Namespace, options: dict[str, str]) -> Transcriber | 
     from voxbatch.vllm.engine.model import SPEECH, locate
     from voxbatch.vllm.plugin.patches import flash_attn_varlen_func
 
-    is_reproducible, tiles, encode = (options.get("reproducible") == "true", options.pop("tiles", ""),
-                                      options.pop("encode", ""))  # fmt: skip
+    is_reproducible, tiles = options.get("reproducible") == "true", options.pop("tiles", "")
     if transducers.model.recognises(Path(given.model)):
         return Transducer(given, options)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -187,23 +185,8 @@ def loaded(given: argparse.Namespace, options: dict[str, str]) -> Transcriber | 
     environment.set_environment(plugin=False, reproducible=is_reproducible)  # before anything imports vLLM
     if tiles == "own":
         flash_attn_varlen_func.LONG_QUERY = 0
-    if encode == "one":
-        encode_one_at_a_time()
     is_speech = locate(given.model, None).family == SPEECH
     return (Speaker if is_speech else Transcriber)(given, options)
-
-
-def encode_one_at_a_time() -> None:
-    """Let vLLM's runner give its encoders one recording at a time."""
-    from vllm.v1.worker import gpu_model_runner
-
-    batched = gpu_model_runner.group_and_batch_mm_kwargs
-
-    def separate(items: Sequence[Any], **named: Any) -> Iterator[Any]:
-        for item in items:
-            yield from batched([item], **named)
-
-    gpu_model_runner.group_and_batch_mm_kwargs = separate
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

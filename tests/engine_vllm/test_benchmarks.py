@@ -56,11 +56,13 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
     ],
 )
 def test_rehearsal(script: str, model: str, flags: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Each script measures to its end with made-up weights, and no line tells of a failure."""
+    """Each script measures to its end with made-up weights, and no line tells of a failure. A second run with
+    --keep-engine uses the engine of the first one."""
     said = ran(tmp_path, script, str(request.getfixturevalue(model)), *flags.split())
     assert said
     assert '"failed": "' not in said
     assert '"error": "' not in said
+    assert "kept kept" not in flags or said.count('"an earlier engine is used":') == 1
     assert "--compare" not in flags or '"name": "equal transcripts"' in said
 
 

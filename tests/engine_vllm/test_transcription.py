@@ -44,9 +44,9 @@ def test_the_family_gives_the_text_of_vllms_endpoint(
 
     if find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed, which this class needs")
-    clips = {f"{seconds}": babble(seconds, seed) for seed, seconds in enumerate((1.3, 6.0, 17.7))}
+    clips = {f"{seconds}": babble(seconds, seed) for seed, seconds in enumerate((1.3, 0.6, 6.0, 17.7))}
     folder = request.getfixturevalue(model) if model.islower() else tmp_path / model
-    options = (*OPTIONS, "max_model_len=640")  # random models write up to the end of the context
+    options = (*OPTIONS, "max_model_len=896")  # random models write up to the end of the context
     results = with_engine(tmp_path, "endpoint.transcribe_both_ways", folder, clips, "de", options=options)
     _check_equality(results["generic"], results["endpoint"])
     assert len({tuple(tokens) for tokens in results["generic"]["tokens"].values()}) == len(clips)
@@ -109,6 +109,54 @@ for name, model in ModelRegistry.models.items():
     imported.append(name)
     assert bool(transcribes) == (name in TRANSCRIBING or name.startswith(("Voxtral", "Whisper"))), name
 assert len({*imported} & {*TRANSCRIBING}) > 5, imported
+""",
+        tmp_path,
+    )
+
+
+def test_a_recording_whose_result_depends_on_company_is_encoded_alone(tmp_path: Path) -> None:
+    """vLLM encodes all recordings of a step together. Each one of Granite Speech, and of some other classes, has a
+    group of its own, and so has a recording of Qwen3-ASR of less than a second. The order is kept."""
+    run_code(
+        """
+from types import SimpleNamespace
+import torch
+from vllm.model_executor.models.registry import ModelRegistry
+from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
+from vllm.v1.worker import gpu_model_runner
+from voxbatch.vllm.engine.model import TRANSCRIBING
+from voxbatch.vllm.plugin.patches import group_and_batch_mm_kwargs as patch
+
+FRAMES = [40, 250, 300, 99, 99, 100]
+BATCHED = MultiModalBatchedField(keep_on_cpu=True)
+items = [("audio", MultiModalKwargsItem(audio_feature_lengths=MultiModalFieldElem(torch.tensor(frames), BATCHED)))
+         for frames in FRAMES]
+together, alone, short_alone = [6], [1] * 6, [1, 2, 1, 1, 1]
+expected = {
+    "CohereAsrForConditionalGeneration": together, "FireRedASR2ForConditionalGeneration": together,
+    "FunASRForConditionalGeneration": alone, "Gemma3nForConditionalGeneration": alone,
+    "GlmAsrForConditionalGeneration": together, "GraniteSpeechForConditionalGeneration": alone,
+    "GraniteSpeechPlusForConditionalGeneration": alone, "MoonshotKimiaForCausalLM": alone,
+    "MossTranscribeDiarizeForConditionalGeneration": together, "Qwen3ASRForConditionalGeneration": short_alone,
+    "Qwen3ASRRealtimeGeneration": short_alone, "Qwen3OmniMoeForConditionalGeneration": short_alone,
+    "WhisperForConditionalGeneration": together,
+}
+assert {*TRANSCRIBING} <= {*expected}
+vllms, checked = gpu_model_runner.group_and_batch_mm_kwargs, []
+for name, sizes in expected.items():
+    try:
+        kind = ModelRegistry.models[name].load_model_cls()
+    except ImportError:
+        continue
+    model = kind.__new__(kind)
+    object.__setattr__(model, "audio_tower", SimpleNamespace(n_window=50))
+    gpu_model_runner.group_and_batch_mm_kwargs = vllms
+    patch.replace(model)
+    groups = [*gpu_model_runner.group_and_batch_mm_kwargs(items, device=torch.device("cpu"))]
+    assert [size for _, size, _ in groups] == sizes, name
+    assert torch.cat([batch["audio_feature_lengths"] for _, _, batch in groups]).tolist() == FRAMES, name
+    checked.append(name)
+assert "GraniteSpeechPlusForConditionalGeneration" in checked and len(checked) > 5, checked
 """,
         tmp_path,
     )

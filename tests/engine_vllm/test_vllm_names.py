@@ -38,6 +38,7 @@ METHODS = {
     "v1/engine/core_client.py:MPClient.shutdown": "timeout",
     "model_executor/models/registry.py:_run_in_subprocess": "fn",
     "tokenizers/registry.py:cached_tokenizer_from_config": "model_config kwargs",
+    "multimodal/utils.py:group_and_batch_mm_kwargs": "mm_kwargs device pin_memory",
     "renderers/base.py:BaseRenderer.render_cmpl": "prompts tok_params prompt_extras skip_mm_cache",
 }
 """Methods and functions that voxbatch replaces, derives or calls → their parameters after `self`."""

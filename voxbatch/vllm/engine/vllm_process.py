@@ -83,6 +83,7 @@ class VllmProcess:
         self._engine: Any = (engine := self._llm.llm_engine)
         self._plugin = plugin
         self._hang = HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
+        self._ask_workers("voxbatch_encode_alone")
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens() if scores and self._logprobs is None else ""

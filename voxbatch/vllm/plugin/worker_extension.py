@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from voxbatch.vllm.plugin.patches import sample_scores
+from voxbatch.vllm.plugin.patches import group_and_batch_mm_kwargs, sample_scores
 from voxbatch.vllm.plugin.product_check import first_dependent_product
 from voxbatch.vllm.plugin.token_scores import score
 
@@ -34,6 +34,10 @@ class WorkerExtension:
         """Return the samples of finished requests of a model that speaks (see speech.model.SpeechModel.sounds)."""
         sounds: list[bytes] = self.model_runner.get_model().sounds(requests)
         return sounds
+
+    def voxbatch_encode_alone(self) -> None:
+        """Encode recordings alone whose result depends on those beside them (see `group_and_batch_mm_kwargs`)."""
+        group_and_batch_mm_kwargs.replace(self.model_runner.get_model())
 
     def voxbatch_dependent_product(self) -> str:
         """Return a product whose rows depend on the number of rows (see `product_check`), or an empty string.

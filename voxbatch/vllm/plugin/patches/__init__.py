@@ -12,13 +12,14 @@
 | `skip_decoder_start_token` | this attribute | the class WhisperMultiModalProcessor, where requests are made |
 | `linear_batch_invariant` | this function | the modules of vLLM's layers, in a reproducible run |
 | `flash_attn_varlen_func` | this function | the modules of attention that import it, in a reproducible run |
+| `group_and_batch_mm_kwargs` | this function | the modules of vLLM's runners, if the class of the model needs it |
 | `supported_mm_limits` | `get_supported_mm_limits` | the class VoxtralProcessingInfo, where requests are made |
 
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
 init_device imports, so a derived worker would have to patch the same class, and each platform has its
 own worker class. `model` calls `patch_runner` in exactly those processes that hold a model.
 GPUModelRunner is vLLM's first model runner, which the engine chooses (`voxbatch.vllm.engine.compat`). `sample_scores`
-is added by the engine (`worker_extension`), with any model.
+and `group_and_batch_mm_kwargs` are added by the engine (`worker_extension`), with any model.
 """
 
 from __future__ import annotations
