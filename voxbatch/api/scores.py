@@ -97,7 +97,10 @@ def score(
     if options.keys:
         raise ConfigError("two lists of texts have no keys: give `by` and `cluster` with a run or a file")
     if tag is None:
-        raise ConfigError("score needs the language of the texts, such as language='en', which decides their rules")
+        raise ConfigError(
+            "score needs the language of the texts, such as language='en', which decides their rules and whether words "
+            "or characters are counted"
+        )
     right, recognised = list(references), list(hypotheses)
     if len(right) != len(recognised):
         raise ConfigError(

@@ -76,7 +76,8 @@ def score(
     languages = result.corpus.by_language
     if is_run(hyp) and not ref:
         missing = sum(counts.missing for counts in languages.values())
-        click.echo(f"the run in {hyp}; {counted(missing, 'item')} of {FAILURES} count as deletions", err=True)
+        if missing:
+            click.echo(f"the run in {hyp}; {counted(missing, 'item')} of {FAILURES} count as deletions", err=True)
     if result.matching and ref:
         for note in result.matching.notes(redacted(hyp), redacted(ref)):
             click.echo(escape_controls(note), err=True)
