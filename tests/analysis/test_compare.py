@@ -24,6 +24,7 @@ from voxbatch.analysis.compare import compare_places
 from voxbatch.cli.side_by_side import side_by_side
 from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.scoring.counts import ErrorCounts, tokens
+from voxbatch.scoring.normalize import Rules
 
 Rows = list[dict[str, Any]]
 Write = Callable[[str, Rows], str]
@@ -185,6 +186,28 @@ def test_clusters_widen_the_interval(write: Write) -> None:
     assert together.interval[1] - together.interval[0] > 2 * (alone.interval[1] - alone.interval[0])
 
 
+def test_rules_are_chosen_as_for_score(write: Write, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The rules count for both sides, the words that are shown and the page."""
+    left = write("a.jsonl", [row("a", "Hello, old shop boy", "Hello, old shopboy", lang="en")])
+    right = write("b.jsonl", [row("a", "Hello, old shop boy", "hello old shop boy", lang="en")])
+    plain = api.compare(left, right)
+    assert (plain.a.words.errors, plain.b.words.errors) == (2, 0)
+    as_written = api.compare(left, right, normalizer="none")
+    assert (as_written.a.words.errors, as_written.b.words.errors) == (2, 1)
+    replaced = api.compare(left, right, replace={"shopboy": "shop boy"})
+    assert (replaced.a.words.errors, replaced.b.words.errors) == (0, 0)
+    with pytest.raises(ConfigError, match="the normalizer is a function"):
+        api.compare(left, right, normalizer=str.lower)  # type: ignore[arg-type]
+    shown = voxbatch("compare", left, right, "--punctuation", "--case", "--html", tmp_path / "page.html").stdout
+    assert "case kept, punctuation kept" in " ".join(shown.split())
+    assert "\nREF  Hello," in shown
+    assert "\nB    [hello]" in shown
+    assert "[hello]" in (tmp_path / "page.html").read_text()
+    (tmp_path / "words.tsv").write_text("shopboy\tshop boy\n")
+    found = json.loads(voxbatch("compare", left, right, "--replace", tmp_path / "words.tsv", "--json").stdout)
+    assert (found["a"]["wer"], "words.tsv" in found["normalizers"]["en"]) == (0.0, True)
+
+
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -204,6 +227,10 @@ def test_a_run_has_the_counts_of_its_summary(run: Path, tmp_path: Path) -> None:
     assert (found.a.wer, found.a.words.errors, found.a.missing) == (score["wer"], score["words"]["errors"], 1)
     assert (found.a.rescored, found.a.engine) == (0, "scripted")
     assert found.changed == ()
+    by_other_rules = compare_places(str(run), str(run), rules=Rules(case=True))
+    assert by_other_rules.a.rescored == 3
+    lengths = by_other_rules.a.words.reference_length, found.a.words.reference_length
+    assert lengths == (16, 32)  # "w0" is two words by the rules for English
     lines = compare_places(str(run), str(run / "transcripts.jsonl"))
     assert (lines.common, lines.only_a, lines.b.rescored) == (3, 1, 3)
     assert lines.a.words == lines.b.words

@@ -117,6 +117,7 @@ def test_an_array_is_decoded_without_a_loss(dtype: str, recording: Recorder) -> 
         (np.full(100, np.nan, np.float32), 16_000, "the highest sample of the array is nan"),
         (["a.wav", "b.wav"], None, "audio is of type list; give one path, address, file, bytes or array"),
         ("a.wav", 16_000, "sampling_rate=16000 is for arrays"),
+        ([0.0, 0.1], 16_000, 'audio is of type list; give samples as an array: numpy.array(samples, dtype="float32")'),
     ],
 )
 def test_wrong_audio_is_refused(audio: Any, rate: int | None, reason: str) -> None:

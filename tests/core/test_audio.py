@@ -235,8 +235,11 @@ def test_requested_channel_is_returned_alone(tmp_path: Path) -> None:
     soundfile.write(path := tmp_path / "a.wav", both, 16_000, subtype="FLOAT")
     for channel in (0, 1):
         assert np.array_equal(decoded(path, channel=channel)[0], both[:, channel])
-    with pytest.raises(AudioError, match=r"channel 2 was asked for; the recording has channels 0 to 1"):
+    with pytest.raises(AudioError, match=r"channel 2 was asked for; the recording has channels 0 to 1; .* `channel`$"):
         decoded(path, channel=2)
+    soundfile.write(path, both[:, 0], 16_000, subtype="FLOAT")
+    with pytest.raises(AudioError, match=r"channel 1 was asked for; the recording has channel 0 alone; "):
+        decoded(path, channel=1)
 
 
 def test_probe_returns_header_duration(wav: Path) -> None:

@@ -764,3 +764,6 @@ def test_score_says_what_is_missing(voxbatch: Voxbatch, manifest: ManifestWriter
     ):
         done = voxbatch("score", path)
         assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+    manifest(1.1, text="w0 w1", lang="en")
+    voxbatch("run", "m.jsonl", "-o", "complete", *SCRIPTED)
+    assert voxbatch("score", "complete").stderr == ""

@@ -25,6 +25,7 @@ from voxbatch.hints import HINTS, KEYWORD, OPTION
         ("add --update, or erase by --overwrite.", "add update=True, or erase by overwrite=True."),
         ("by --max-line 42, --max-lines 2 and --max-cps 20", "by max_line=42, max_lines=2 and max_cps=20"),
         ("With vLLM: --engine-option device=cuda; all", 'With vLLM: engine_options={"device": "cuda"}; all'),
+        ("With faster-whisper: --engine-option beam_size=5", 'With faster-whisper: engine_options={"beam_size": 5}'),
         ('by --prompt "…" and --hotwords FILE', 'by prompt="…" and hotwords="FILE"'),
         ("--speakers 'two': give a number", "speakers='two': give a number"),
         ("by --speakers, their number by --speakers 2-4", 'by speakers, their number by speakers="2-4"'),

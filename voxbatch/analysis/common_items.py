@@ -11,6 +11,7 @@ from voxbatch.analysis.pairs import match_name
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import quote
 from voxbatch.scoring.counts import ErrorCounts, count_errors
+from voxbatch.scoring.normalize import Rules
 from voxbatch.scoring.units import scored_language
 
 
@@ -122,7 +123,7 @@ def take_references(pairs: Iterable[CommonItem], sources: tuple[ComparedSource, 
     return sum(all(item.reference is not None for item in pair.items) for pair in differing)
 
 
-def count_items(pairs: Iterable[CommonItem], side: int, source: ComparedSource) -> int:
+def count_items(pairs: Iterable[CommonItem], side: int, source: ComparedSource, rules: Rules) -> int:
     """Count the errors of the items whose counts are not known or are not by the rules of their pair. Return their
     number."""
     wanted = {}
@@ -134,5 +135,5 @@ def count_items(pairs: Iterable[CommonItem], side: int, source: ComparedSource) 
     for number, entry in source.entries(wanted) if wanted else ():
         pair = wanted[number]
         reference = entry.reference if pair.reference is None else pair.reference
-        pair.items[side].counts = count_errors(reference or "", entry.text or "", pair.lang)
+        pair.items[side].counts = count_errors(reference or "", entry.text or "", pair.lang, rules)
     return sum(not pair.items[side].missing for pair in wanted.values())

@@ -21,7 +21,7 @@ from voxbatch.safe_text import counted
 from voxbatch.scoring.bootstrap import PairedDifference, paired_difference
 from voxbatch.scoring.corpus import NO_VALUE
 from voxbatch.scoring.counts import ErrorCounts
-from voxbatch.scoring.normalize import normalizer_name
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer_name
 from voxbatch.scoring.units import error_unit, scored_language
 from voxbatch.storage import DEFAULT_STORES, Stores
 
@@ -139,6 +139,7 @@ def compare_places(
     cluster: str | None = None,
     limit: int = 10,
     stores: Stores = DEFAULT_STORES,
+    rules: Rules = DEFAULT_RULES,
 ) -> Comparison:
     """Return how B differs from A on the items in common.
 
@@ -149,6 +150,7 @@ def compare_places(
         cluster: key of the lines, such as "speaker". Items with the same value are resampled together for the
             interval. Items without the key are one group.
         limit: number of changed items in the result.
+        rules: the rules by which all texts are normalised.
 
     Raises:
         ConfigError: a place does not exist, or its run is not finished; or no item is in both; or no item in common has
@@ -156,8 +158,8 @@ def compare_places(
         ManifestError: a line of a file cannot be used.
     """
     sources = (
-        ComparedSource(place_a, language, cluster, stores),
-        ComparedSource(place_b, language, cluster, stores),
+        ComparedSource(place_a, language, cluster, rules, stores),
+        ComparedSource(place_b, language, cluster, rules, stores),
     )
     all_items = read_items(sources[0]), read_items(sources[1])
     pairs = match_items(*all_items)
@@ -165,7 +167,7 @@ def compare_places(
     if reason := _reason_to_refuse(all_items, pairs, scored, cluster):
         raise ConfigError(f"{sources[0].place} and {sources[1].place}{reason}")
     other_references = take_references(scored, sources)
-    rescored = [count_items(scored, side, source) for side, source in enumerate(sources)]
+    rescored = [count_items(scored, side, source, rules) for side, source in enumerate(sources)]
     words = [pair for pair in scored if error_unit(pair.lang) == "word"]
     characters = [pair for pair in scored if error_unit(pair.lang) == "character"]
     a, b = (
@@ -189,7 +191,9 @@ def compare_places(
         without_reference=len(pairs) - len(scored),
         other_references=other_references,
         other_languages=sum(len({item.lang for item in pair.items if item.lang}) > 1 for pair in scored),
-        normalizers={lang: normalizer_name(lang) for lang in sorted({scored_language(pair.lang) for pair in scored})},
+        normalizers={
+            lang: normalizer_name(lang, rules) for lang in sorted({scored_language(pair.lang) for pair in scored})
+        },
         words=_difference(words),
         characters=_difference(characters),
         options=_other_options(sources),

@@ -19,7 +19,7 @@ from voxbatch.output.lines import parse_merged_line
 from voxbatch.output.summary import Summary, read_summary
 from voxbatch.scoring.corpus import group_of, line_language
 from voxbatch.scoring.counts import ErrorCounts
-from voxbatch.scoring.normalize import normalizer_name
+from voxbatch.scoring.normalize import Rules, normalizer_name
 from voxbatch.scoring.units import scored_language
 from voxbatch.storage import Store, Stores, redacted
 
@@ -37,18 +37,18 @@ class ComparedLine:
     is_given: bool
     """True if somebody gave the language, and the engine did not detect it."""
     counts: ErrorCounts | None
-    """Counts in the line, if the present rules of `lang` made them."""
+    """Counts in the line, if the rules of the comparison made them."""
     cluster: str | None
 
 
 class ComparedSource:
     """A run or a file, whose lines can be read several times."""
 
-    def __init__(self, place: str, language: str | None, cluster: str | None, stores: Stores):
+    def __init__(self, place: str, language: str | None, cluster: str | None, rules: Rules, stores: Stores):
         require_place(place)
         self.place = redacted(place)
         self._place, self._language, self._stores = place, language, stores
-        self._cluster_by = cluster
+        self._cluster_by, self._rules = cluster, rules
         self._store: Store | None = None
         self.summary: Summary | None = None
         self._recorded_rules: dict[str, str] = {}
@@ -114,8 +114,8 @@ class ComparedSource:
         lang, counts = line_language(line, self._language), None
         tag = scored_language(lang)
         has_counts = is_done and line.get("text") is not None
-        has_present_rules = normalizer_name(tag) == self._recorded_rules.get(tag)
-        if has_counts and scored_language(line.get("lang")) == tag and has_present_rules:
+        has_these_rules = self._recorded_rules.get(tag) == normalizer_name(tag, self._rules)
+        if has_counts and scored_language(line.get("lang")) == tag and has_these_rules:
             counts = ErrorCounts.of_line(line)
         return ComparedLine(
             id=line["id"],

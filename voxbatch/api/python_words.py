@@ -60,7 +60,8 @@ def _keyword(option: re.Match[str]) -> str:
     name, value = option["name"].replace("-", "_"), option["value"] or ""
     if name == "engine_option":
         key, equals, setting = value.partition("=")
-        return f'engine_options={{"{key}": "{setting}"}}' if equals else "engine_options"
+        value = setting if setting.isdecimal() else f'"{setting}"'
+        return f'engine_options={{"{key}": {value}}}' if equals else "engine_options"
     if not value:
         return f"{name}=True" if _KEYWORDS[name] is bool else name
     if value[0] in "\"'" or value.isdecimal():

@@ -57,6 +57,9 @@ def recording_place(audio: Audio, sampling_rate: int | None) -> Iterator[tuple[s
         ConfigError: `audio` is nothing of the kind, or a sampling rate is missing or superfluous.
     """
     is_array = hasattr(audio, "__array__")
+    if sampling_rate is not None and isinstance(audio, list | tuple):
+        advice = 'give samples as an array: numpy.array(samples, dtype="float32")'
+        raise ConfigError(f"audio is of type {type(audio).__name__}; {advice}")
     if sampling_rate is not None and not is_array:
         raise ConfigError(f"sampling_rate={sampling_rate!r} is for arrays; a recording's file tells its own")
     if isinstance(audio, str | os.PathLike):

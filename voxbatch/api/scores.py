@@ -85,9 +85,7 @@ def score(
         UsageError: an argument is missing or does not fit, or there is no reference.
     """
     tag = _tag(language)
-    if callable(normalizer):
-        raise ConfigError('the normalizer is a function; give normalizer="none" and the texts that it returns')
-    rules = Rules(normalizer, case, punctuation, _replacements(replace))
+    rules = _rules(normalizer, case, punctuation, replace)
     options = ScoreOptions(rules, (by,) if isinstance(by, str) else tuple(by), cluster)
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
@@ -99,7 +97,10 @@ def score(
     if options.keys:
         raise ConfigError("two lists of texts have no keys: give `by` and `cluster` with a run or a file")
     if tag is None:
-        raise ConfigError("score needs the language of the texts, such as language='en', which decides their rules")
+        raise ConfigError(
+            "score needs the language of the texts, such as language='en', which decides their rules and whether words "
+            "or characters are counted"
+        )
     right, recognised = list(references), list(hypotheses)
     if len(right) != len(recognised):
         raise ConfigError(
@@ -114,7 +115,16 @@ def score(
 
 
 def compare(
-    a: Path, b: Path, *, language: str | None = None, cluster: str | None = None, limit: int = 10
+    a: Path,
+    b: Path,
+    *,
+    language: str | None = None,
+    normalizer: str = "auto",
+    case: bool = False,
+    punctuation: bool = False,
+    replace: Path | Mapping[str, str] | None = None,
+    cluster: str | None = None,
+    limit: int = 10,
 ) -> Comparison:
     """Return how B differs from A on the items that both have, as `voxbatch compare` does.
 
@@ -124,6 +134,7 @@ def compare(
         a: the OUT of a finished run, or a file with transcripts and references; a path or an address.
         b: likewise.
         language: language of the items that name none, such as "en".
+        normalizer, case, punctuation, replace: rules for the texts, as for `score`.
         cluster: key of the lines, such as "speaker". Items with the same value are resampled together for the
             interval.
         limit: number of changed items in the result.
@@ -131,7 +142,14 @@ def compare(
     Raises:
         UsageError: there is no such run or file, or the two have no item with a reference in common.
     """
-    return compare_places(place_of(a, "a"), place_of(b, "b"), _tag(language), cluster, limit)
+    rules = _rules(normalizer, case, punctuation, replace)
+    return compare_places(place_of(a, "a"), place_of(b, "b"), _tag(language), cluster, limit, rules=rules)
+
+
+def _rules(normalizer: str, case: bool, punctuation: bool, replace: Path | Mapping[str, str] | None) -> Rules:
+    if callable(normalizer):
+        raise ConfigError('the normalizer is a function; give normalizer="none" and the texts that it returns')
+    return Rules(normalizer, case, punctuation, _replacements(replace))
 
 
 def _replacements(replace: Path | Mapping[str, str] | None) -> Replacements | None:

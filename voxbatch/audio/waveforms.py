@@ -162,8 +162,8 @@ def _decode_file(part: _Part) -> Iterator[Samples]:
             f"the header claims {native.channels} channels; 1 to {MAX_CHANNELS} are allowed; convert the recording"
         )
     if channel is not None and channel >= native.channels:
-        present = f"the recording has channels 0 to {native.channels - 1}"
-        text = f"channel {channel} was asked for; {present}; correct `channel` in the manifest"
+        present = "channel 0 alone" if native.channels == 1 else f"channels 0 to {native.channels - 1}"
+        text = f"channel {channel} was asked for; the recording has {present}; correct `channel`"
         raise AudioError(text, FailureKind.NO_SUCH_PART)
     repaired = _SampleRepair(part.warn)
     limited = _limited(_checked_blocks(native, part), part, native.rate)

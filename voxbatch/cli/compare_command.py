@@ -13,6 +13,7 @@ import click
 
 from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import PathOrAddress, language, store_options
+from voxbatch.cli.rules_options import rules_options
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import Stores
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from voxbatch.analysis.compare import ChangedItem, Comparison
     from voxbatch.scoring.bootstrap import PairedDifference
     from voxbatch.scoring.counts import ErrorCounts
+    from voxbatch.scoring.normalize import Rules
 
 MAX_BLOCKS = 6
 """Most groups of lines for the texts of one item."""
@@ -56,6 +58,7 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
     "--html", "page", metavar="FILE", help="Also write a page with both sides, word by word: a file or an address."
 )
 @click.option("--language", metavar="LANG", callback=language, help="Language of items that name none, e.g. en.")
+@rules_options
 @store_options
 def compare(
     run_a: str,
@@ -66,6 +69,7 @@ def compare(
     as_json: bool,
     page: str | None,
     language: str | None,
+    rules: Rules,
     stores: Stores,
 ) -> None:
     """Compare RUN_B with RUN_A on the items that both have. Each is the OUT of a run, or a file as `score` takes it.
@@ -75,15 +79,15 @@ def compare(
     """
     from voxbatch.analysis.compare import compare_places
 
-    comparison = compare_places(run_a, run_b, language, cluster, limit, stores)
+    comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules)
     for text in _warnings(comparison):
         click.echo(f"Warning: {text}", err=True)
     if page is not None:
-        _write_page(page, comparison, cluster, stores)
+        _write_page(page, comparison, cluster, rules, stores)
     if as_json:
         click.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
     else:
-        for line in _report(comparison, cluster):
+        for line in _report(comparison, cluster, rules):
             click.echo(line)
     if fail_if_worse is not None and comparison.is_worse_by_more_than(fail_if_worse):
         click.echo(f"RUN_B is worse by more than --fail-if-worse {fail_if_worse:g} points", err=True)
@@ -102,7 +106,7 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
             yield f"no transcript in {name}: {counted(side.missing, 'item')} in common; their words count as deleted"
 
 
-def _write_page(place: str, comparison: Comparison, cluster: str | None, stores: Stores) -> None:
+def _write_page(place: str, comparison: Comparison, cluster: str | None, rules: Rules, stores: Stores) -> None:
     from voxbatch.analysis import open_target
     from voxbatch.cli.side_by_side import word_columns
     from voxbatch.report.comparison import ComparedItem, render_comparison
@@ -116,7 +120,7 @@ def _write_page(place: str, comparison: Comparison, cluster: str | None, stores:
         ComparedItem(
             escape_controls(item.id),
             _errors(item),
-            *word_columns(item.reference, {"A": item.text_a, "B": item.text_b}, item.lang),
+            *word_columns(item.reference, {"A": item.text_a, "B": item.text_b}, item.lang, rules),
         )
         for item in comparison.changed
     ]
@@ -137,7 +141,7 @@ def _common(comparison: Comparison) -> str:
     return f"{common}; {comparison.without_reference:,} without a reference" if comparison.without_reference else common
 
 
-def _report(comparison: Comparison, cluster: str | None) -> Iterator[str]:
+def _report(comparison: Comparison, cluster: str | None, rules: Rules) -> Iterator[str]:
     yield from _table(comparison)
     yield from _options(comparison)
     yield ""
@@ -153,7 +157,7 @@ def _report(comparison: Comparison, cluster: str | None) -> Iterator[str]:
         yield f"Items that changed most, with errors in brackets ({len(comparison.changed)}):"
         for item in comparison.changed:
             yield ""
-            yield from _changed(item)
+            yield from _changed(item, rules)
 
 
 def _table(comparison: Comparison) -> Iterator[str]:
@@ -244,11 +248,11 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
     yield f"→ {verdict}"
 
 
-def _changed(item: ChangedItem) -> Iterator[str]:
+def _changed(item: ChangedItem, rules: Rules) -> Iterator[str]:
     from voxbatch.cli.columns import end_of, line_width
     from voxbatch.cli.side_by_side import side_by_side
 
     counts = _errors(item)
     yield f"{end_of(escape_controls(item.id), line_width() - len(counts) - 2)}: {counts}"
     texts = {"A": item.text_a, "B": item.text_b}
-    yield from side_by_side(item.reference, texts, item.lang, WIDTH, MAX_BLOCKS)
+    yield from side_by_side(item.reference, texts, item.lang, WIDTH, MAX_BLOCKS, rules)

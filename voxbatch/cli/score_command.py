@@ -10,9 +10,10 @@ import click
 
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.cli.options import PathOrAddress, comma, language, store_options
+from voxbatch.cli.rules_options import rules_options
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import ScoreOptions
-from voxbatch.scoring.normalize import NORMALIZERS, Rules
+from voxbatch.scoring.normalize import Rules
 from voxbatch.scoring.units import RATES, UNDETERMINED, error_unit
 from voxbatch.storage import Stores, redacted
 
@@ -33,28 +34,7 @@ if TYPE_CHECKING:
     metavar="KIND",
     help=f"Kind of files whose names do not tell it: {', '.join(TEXT_KINDS)}.",
 )
-@click.option(
-    "--normalizer",
-    type=click.Choice(NORMALIZERS),
-    default="auto",
-    show_default=True,
-    help="Rules for the texts before they are compared. auto: Whisper's for English, else basic; whisper: exactly "
-    "Whisper's; none: words as they are written.",
-)
-@click.option("--case", is_flag=True, help="Upper and lower case differ. auto then means basic for English, too.")
-@click.option("--punctuation", is_flag=True, help="Punctuation counts: `yes,` is not `yes`. auto: as with --case.")
-@click.option(
-    "--replace",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Words to replace in both texts: a JSON object, or two columns separated by a tab.",
-)
-@click.option(
-    "--leaderboard",
-    metavar="FOLDER",
-    type=click.Path(exists=True, file_okay=False),
-    help="Score English as the Open ASR Leaderboard does, by this copy of its repository.",
-)
+@rules_options
 @click.option(
     "--by",
     metavar="KEYS",
@@ -74,14 +54,10 @@ def score(
     ref: str | None,
     language: str | None,
     kind: str | None,
-    normalizer: str,
-    case: bool,
-    punctuation: bool,
-    replace: str | None,
-    leaderboard: str | None,
     by: tuple[str, ...],
     cluster: str | None,
     as_json: bool,
+    rules: Rules,
     stores: Stores,
 ) -> None:
     """Score HYP and print the error rates. HYP is the OUT of a run; or a file with transcripts of any program: JSON
@@ -94,18 +70,14 @@ def score(
     """
     from voxbatch.analysis.score import is_run, score_place
     from voxbatch.output.layout import FAILURES
-    from voxbatch.scoring.leaderboard import read_leaderboard
-    from voxbatch.scoring.replacements import read_replacements
 
-    replacements = None if replace is None else read_replacements(replace)
-    theirs = None if leaderboard is None else read_leaderboard(leaderboard)
-    rules = Rules(normalizer, case, punctuation, replacements, theirs)
     options = ScoreOptions(rules, tuple(dict.fromkeys(by)), cluster)
     result = score_place(hyp, ref, language, kind, stores, options)
     languages = result.corpus.by_language
     if is_run(hyp) and not ref:
         missing = sum(counts.missing for counts in languages.values())
-        click.echo(f"the run in {hyp}; {counted(missing, 'item')} of {FAILURES} count as deletions", err=True)
+        if missing:
+            click.echo(f"the run in {hyp}; {counted(missing, 'item')} of {FAILURES} count as deletions", err=True)
     if result.matching and ref:
         for note in result.matching.notes(redacted(hyp), redacted(ref)):
             click.echo(escape_controls(note), err=True)

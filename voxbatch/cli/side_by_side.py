@@ -18,6 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from voxbatch.safe_text import escape_controls
 from voxbatch.scoring.alignment import align
 from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
 
 CONTEXT = 4
 """Words that are shown before and after a difference."""
@@ -32,7 +33,12 @@ Row = tuple[str, ...]
 
 
 def side_by_side(
-    reference: str, texts: Mapping[str, str | None], lang: str | None, width: int, max_blocks: int
+    reference: str,
+    texts: Mapping[str, str | None],
+    lang: str | None,
+    width: int,
+    max_blocks: int,
+    rules: Rules = DEFAULT_RULES,
 ) -> Iterator[str]:
     """Yield the lines.
 
@@ -41,8 +47,9 @@ def side_by_side(
         texts: the texts to show, by their labels. None means that there is no transcript.
         lang: the language by whose rules all are normalised.
         max_blocks: most groups of lines; longer texts are cut.
+        rules: the rules that were chosen.
     """
-    labels, columns = word_columns(reference, texts, lang)
+    labels, columns = word_columns(reference, texts, lang, rules)
     block: list[Row] = []
     num_blocks, used = 0, _LABEL
     for column in columns:
@@ -63,10 +70,12 @@ def side_by_side(
             yield f"{label:<{_LABEL}}(no transcript)"
 
 
-def word_columns(reference: str, texts: Mapping[str, str | None], lang: str | None) -> tuple[list[str], list[Row]]:
+def word_columns(
+    reference: str, texts: Mapping[str, str | None], lang: str | None, rules: Rules = DEFAULT_RULES
+) -> tuple[list[str], list[Row]]:
     """Return the labels of the rows, and the columns near the differences; see `side_by_side` for the arguments."""
-    words = {label: tokens(text, lang) for label, text in texts.items() if text is not None}
-    columns = [tuple(map(_shown, column)) for column in _columns(tokens(reference, lang), list(words.values()))]
+    words = {label: tokens(text, lang, rules) for label, text in texts.items() if text is not None}
+    columns = [tuple(map(_shown, column)) for column in _columns(tokens(reference, lang, rules), list(words.values()))]
     return ["REF", *words], list(_near_differences(columns))
 
 

@@ -36,7 +36,8 @@ class Changes:
     kept: int
     """Items of the list that are finished."""
     changed: int
-    """Items that are done again because their recording or their line has changed."""
+    """Items whose recording or line has changed. They are transcribed again, except where the transcript of the earlier
+    line is carried over."""
     gone: int
     """Transcripts of recordings that are not in the list. They stay."""
     dropped: int
@@ -48,7 +49,7 @@ class Changes:
         texts = [
             f"{self.new:,} new" if self.new or not self.retried else "",
             f"{self.kept:,} done before, kept as they are",
-            f"{self.changed:,} changed, done again" if self.changed else "",
+            f"{self.changed:,} changed" if self.changed else "",
             f"{self.retried:,} failed before, done again" if self.retried else "",
             f"{self.gone:,} no longer in the list, with transcripts that stay" if self.gone else "",
             f"{self.dropped:,} failed before and no longer in the list, left out" if self.dropped else "",
