@@ -601,6 +601,40 @@ def test_a_file_without_a_text_is_no_correction(out: Path, voxbatch: Voxbatch, a
     assert "srt/b.srt" in again()
 
 
+@pytest.mark.parametrize(
+    ("form", "old", "new", "shown"),
+    [
+        ("srt", " --> ", " -> ", "line 2: '00:00:00,000 -> "),
+        ("srt", " --> ", " -- ", "line 2: '00:00:00,000 -- "),
+        ("srt", "00:00:00,000 --> ", "00:00:59,000 --> ", "line 2: '00:00:59,000 --> "),
+        ("srt", "00:00:00,000", "00:00:0x,000", "line 2: '00:00:0x,000 --> "),
+        ("vtt", "00:00:00.000 --> 00", "00:00:00.000 --> o0", "line 4: '00:00:00.000 --> o0"),
+        ("ass", "0:00:00.00,", "0:00:59.00,", "line 13: 'Dialogue: 0,0:00:59.00,"),
+        ("ass", "0:00:00.00,", "0:00;00.00,", "line 13: 'Dialogue: 0,0:00;00.00,"),
+        ("ttml", 'begin="00:00:00.000"', 'begin="00:00:59.000"', 'line 10: \'<p begin="00:00:59.000"'),
+    ],
+)
+def test_a_cue_with_broken_times_is_refused(
+    out: Path, voxbatch: Voxbatch, form: str, old: str, new: str, shown: str
+) -> None:
+    """A mistake in the times of a cue is named with its line, and takes no text away; the file stays."""
+    assert voxbatch("merge", "out", "--formats", form).returncode == 0
+    file = out / form / f"a.{form}"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 items corrected"), done.stdout
+    assert f"not taken in, because only readable texts are: {form}/a.{form}, {shown}" in done.stdout
+    assert "', has no readable times, or ends before it begins\n" in done.stdout
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 w1 w2 w3 w4 w5"
+    assert new in file.read_text()
+    shutil.copy(file, copy := out.parent / f"a.{form}")
+    refused = voxbatch("correct", "out", copy.name, *ESTIMATED)
+    assert refused.returncode == 2
+    assert f"a.{form}, {shown}" in refused.stderr
+
+
 def test_a_text_in_an_old_encoding_is_told(out: Path, voxbatch: Voxbatch) -> None:
     """A file that is not in UTF-8 is read as Windows-1252, and the output says so."""
     text = out / "txt" / "a.txt"
