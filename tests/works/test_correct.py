@@ -389,6 +389,17 @@ def test_what_cannot_be_taken_in_is_refused(
     assert (out / "summary.json").read_bytes() == before
 
 
+def test_a_folder_is_refused_with_the_files_to_name(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The files of a folder are named by a pattern, which takes them in."""
+    (tmp_path / "fixed").mkdir()
+    (tmp_path / "fixed" / "a.srt").write_bytes((out / "srt" / "a.srt").read_bytes().replace(b"w1", b"one"))
+    refused = voxbatch("correct", "out", "fixed")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"Error: {tmp_path}/fixed is a folder: name its files, such as {tmp_path}/fixed/*.srt\n"
+    assert voxbatch("correct", "out", *map(str, (tmp_path / "fixed").glob("*.srt")), *ESTIMATED).returncode == 0
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 w3 w4 w5"
+
+
 def test_two_files_that_differ_are_refused(out: Path, voxbatch: Voxbatch) -> None:
     """If two files of an item say different things, none is taken before one is named."""
     replace_in(out / "srt" / "a.srt", ("w1", "one"))

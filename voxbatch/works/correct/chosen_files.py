@@ -126,6 +126,8 @@ def _content(place: str, stores: Stores) -> bytes:
     try:
         with stores.open(place) as file:
             return file.read()
+    except IsADirectoryError as e:
+        raise ConfigError(f"{place} is a folder: name its files, such as {place}/*.srt") from e
     except OSError as e:
         raise ConfigError(f"{redacted(place)} cannot be read: {e.strerror or e}") from e
 
