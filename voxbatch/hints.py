@@ -30,6 +30,10 @@ _AUDIO = "Recordings in any format, rate and number of channels are converted au
 _PART = 'For a part of a recording, a line of a manifest: {"audio_filepath": "talk.mp3", "offset": 60, "duration": 30}'
 _SOURCE = "SOURCE is given without an option: voxbatch run talk.mp3"
 _RESUME = "The same command again continues a run"
+_ANEW = "The same command again continues a run; a new one goes to another folder: -o OTHER"
+_QUALITY = "The model is chosen by --quality fast, balanced or best; `voxbatch models` shows them"
+_STYLES = "Styles are those of an .ass file by --formats ass; edit it; then: voxbatch correct OUT"
+_SHIFT = "Cues are shifted in the subtitle file, by any editor of subtitles; then: voxbatch correct OUT"
 _LOG = "The log has everything already"
 _CACHE = (
     "Models of the hub are kept in the folder that the variable HF_HOME names; a folder is given by --model ./model"
@@ -57,22 +61,33 @@ _TABLE = {
         "--local-files-only": "Without a network: export HF_HUB_OFFLINE=1",
         "--vocabulary --glossary": "Names and terms are given by --hotwords FILE",
         "--initial-prompt": 'Names and style are given by --prompt "…" and --hotwords FILE',
-        "--max-line-width --max-line-count --max-words-per-line --standard --sentence": _LINES,
+        "--max-line-width --max-line-count --max-words-per-line --standard --sentence --max-line-length --line-length "
+        "--cps": _LINES,
         "--vad --vad-filter --vad-method --vad-onset --vad-offset --no-vad --chunk-size --chunk-length": _SILENCE,
         "--temperature --patience --length-penalty --no-speech-threshold --logprob-threshold "
-        "--compression-ratio-threshold --condition-on-previous-text --suppress-tokens --repetition-penalty "
+        "--compression-ratio-threshold --suppress-tokens --repetition-penalty "
         "--hallucination-silence-threshold": _DECODING,
+        "--condition-on-previous-text": "Whisper always gets the text before, within five minutes; repeated text is "
+        "flagged: `voxbatch flags OUT`",
         "--align-model --no-align --interpolate-method": _ALIGN,
         "--batch-recursive --recursive -r": "A folder is given as SOURCE and is read with all folders in it",
         "--skip --skip-existing --resume-from --continue": _RESUME,
+        "--force --restart --no-resume --from-scratch": _ANEW,
+        "--best --accuracy --preset --fast": _QUALITY,
         "--file --file-name --input --audio --audio-file -i": _SOURCE,
         "--start --end --from --to --clip-timestamps --ss --start-time --end-time -s -t": _PART,
         "--sample-rate --sampling-rate -a -c": _AUDIO,
         "--flash": "vLLM takes the fastest attention that the GPU has",
         "--num-workers": "Processes are given by --workers, decoders by --decoders",
         "--json": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
-        "--srt": "Subtitles are given by --formats srt",
-        "--txt --text --print-text": "Texts are given by --formats txt",
+        "--srt --subtitles --subtitle --subs --subtitle-format": "Subtitles are given by --formats srt",
+        "--burn-subtitles --burn-in --hardsub --hardsubs": "Subtitles go into the picture with --burn",
+        "--embed --embed-subs --softsub --softsubs": "Subtitles become a track of the video with --mux",
+        "--fps --framerate": "The frame rate of subtitles is given by --frame-rate 25",
+        "--style --font --font-size --fontsize --font-name --color --force-style": _STYLES,
+        "--shift --delay --itsoffset": _SHIFT,
+        "--exclude --ignore": "Only some files of a folder: --include '*.mp4'",
+        "--txt --text --print-text --no-timestamps": "Texts are given by --formats txt",
         "--yes -y": "No question is asked",
         "--verbose --debug --print-progress --print-colors --loglevel": _LOG,
         "--list --list-models": "The models are listed by `voxbatch models`",
@@ -91,8 +106,10 @@ _TABLE = {
         "subtitle subtitles srt vtt": "voxbatch run SOURCE --formats srt,vtt writes subtitles",
         "tts say": "voxbatch speak FILE speaks a text",
         "wer evaluate eval": "voxbatch score OUT gives the word error rate",
-        "download pull": "The first run downloads its model; voxbatch models NAME explains one",
+        "download pull install": "The first run downloads its model; voxbatch models NAME explains one",
         "info check": "voxbatch doctor shows what is installed; voxbatch status OUT shows a run",
+        "edit fix": "Edit the files in OUT or beside the recordings; then: voxbatch correct OUT",
+        "shift sync": _SHIFT,
         "server": "voxbatch serve starts a server",
         "update upgrade": "In its environment: pip install '.[cpu]' in a new checkout, or the new wheel",
         "uninstall remove": "docs/quickstart.md says how to remove everything; the program: rm -r ~/voxbatch-env",

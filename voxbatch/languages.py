@@ -114,6 +114,8 @@ def unknown_language(lang: str) -> str | None:
         return None
     if lang.strip().casefold() in ("auto", "detect"):
         return "no known language; leave it out, and a multilingual model hears the language"
+    if re.search("[,;+/]", lang):
+        return "no known language; one language is given, or none: a multilingual model hears that of each recording"
     close = difflib.get_close_matches(lang.strip().casefold(), _CODE_OF, n=1, cutoff=_SUGGESTION_CUTOFF)
     hint = f"did you mean {close[0]} ({_CODE_OF[close[0]]})?" if close else "give a code such as en, or a name"
     return f"no known language; {hint}"

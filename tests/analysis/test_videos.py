@@ -95,6 +95,8 @@ def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, t
     assert voxbatch("correct", "out", "--engine", "none").returncode == 0
     again = streams(copy)
     assert ([kind for kind, _ in again], again[0] == burnt[0], again[1:]) == (["v", "a"], False, burnt[1:])
+    assert "videos with subtitles written: 1" in voxbatch("merge", "out", "--max-line", "10").stderr
+    assert streams(copy)[0] != again[0]
     copy.write_bytes(copy.read_bytes() + b"mine")
     subtitle.write_text(subtitle.read_text().replace("w1", "one"))
     done = voxbatch("correct", "out", "--engine", "none")
@@ -152,6 +154,24 @@ def test_the_picture_has_the_styles_of_a_person(voxbatch: Voxbatch, recording: R
     styled.write_text(styled.read_text().replace(",,w0", r",,{\an8}w0"))
     assert voxbatch("correct", "out", "--engine", "none").returncode == 0
     assert (brightness(0) > 150, brightness(120) < 60) == (True, True)
+
+
+@pytest.mark.slow
+def test_a_styled_line_fits_into_a_narrow_picture(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """ASS subtitles that a person has styled are wrapped in a vertical video, and not cut off at its sides."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 6.0)
+    copy = tmp_path / "videos" / "talk.subtitled.mkv"
+    ffmpeg("-f", "lavfi", "-i", "color=black:s=180x320:r=5:d=6", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4",
+           tmp_path / "videos" / "talk.mkv")  # fmt: skip
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "ass", "--burn")
+    assert voxbatch(*command).returncode == 0
+    styled = tmp_path / "out" / "ass" / "talk.ass"
+    styled.write_text(styled.read_text().replace(",56,&H00FFFFFF,", ",60,&H0000FFFF,"))
+    assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+    edge = "crop=4:320:0:0,format=gray,signalstats,metadata=print:file=-"
+    frames = ffmpeg("-i", copy, "-vf", edge, "-f", "null", "-")
+    assert max(float(part.split()[0]) for part in frames.split("YMAX=")[1:]) < 60
 
 
 @pytest.mark.slow

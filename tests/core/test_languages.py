@@ -57,6 +57,7 @@ def test_every_code_has_a_name() -> None:
         ("Germn", "did you mean german (de)?"),
         ("dutsch", "did you mean deutsch (de)?"),
         ("xx", "give a code such as en, or a name"),
+        ("en,de", "one language is given, or none: a multilingual model hears that of each recording"),
         ("klingon", "give a code such as en, or a name"),
     ],
 )

@@ -54,6 +54,7 @@ TABLES = {
         (nothing)                         | 2 | stderr | (?s).*To begin: voxbatch run FOLDER
         --version                         | 0 | stdout | voxbatch, version \d
         run                               | 2 | stderr | Error: Missing argument 'SOURCE...'(?s:.*)voxbatch run talk.mp3
+        status                            | 2 | stderr | Error: Missing argument 'OUT'. It is the folder with
         rum talk.mp3                      | 2 | stderr | Error: No such command 'rum'. Did you mean 'run'\?
         transcribe talk.mp3               | 2 | stderr | Error: No such command 'transcribe'. voxbatch run SOURCE
         talk.mp3                          | 2 | stderr | Error: No such command 'talk.mp3'. To transcribe it: voxb

@@ -389,6 +389,17 @@ def test_what_cannot_be_taken_in_is_refused(
     assert (out / "summary.json").read_bytes() == before
 
 
+def test_a_folder_is_refused_with_the_files_to_name(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The files of a folder are named by a pattern, which takes them in."""
+    (tmp_path / "fixed").mkdir()
+    (tmp_path / "fixed" / "a.srt").write_bytes((out / "srt" / "a.srt").read_bytes().replace(b"w1", b"one"))
+    refused = voxbatch("correct", "out", "fixed")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"Error: {tmp_path}/fixed is a folder: name its files, such as {tmp_path}/fixed/*.srt\n"
+    assert voxbatch("correct", "out", *map(str, (tmp_path / "fixed").glob("*.srt")), *ESTIMATED).returncode == 0
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 w3 w4 w5"
+
+
 def test_two_files_that_differ_are_refused(out: Path, voxbatch: Voxbatch) -> None:
     """If two files of an item say different things, none is taken before one is named."""
     replace_in(out / "srt" / "a.srt", ("w1", "one"))
@@ -599,6 +610,40 @@ def test_a_file_without_a_text_is_no_correction(out: Path, voxbatch: Voxbatch, a
     assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
     assert read_lines(out)["b.wav"]["pred_text"] == ""
     assert "srt/b.srt" in again()
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new", "shown"),
+    [
+        ("srt", " --> ", " -> ", "line 2: '00:00:00,000 -> "),
+        ("srt", " --> ", " -- ", "line 2: '00:00:00,000 -- "),
+        ("srt", "00:00:00,000 --> ", "00:00:59,000 --> ", "line 2: '00:00:59,000 --> "),
+        ("srt", "00:00:00,000", "00:00:0x,000", "line 2: '00:00:0x,000 --> "),
+        ("vtt", "00:00:00.000 --> 00", "00:00:00.000 --> o0", "line 4: '00:00:00.000 --> o0"),
+        ("ass", "0:00:00.00,", "0:00:59.00,", "line 13: 'Dialogue: 0,0:00:59.00,"),
+        ("ass", "0:00:00.00,", "0:00;00.00,", "line 13: 'Dialogue: 0,0:00;00.00,"),
+        ("ttml", 'begin="00:00:00.000"', 'begin="00:00:59.000"', 'line 10: \'<p begin="00:00:59.000"'),
+    ],
+)
+def test_a_cue_with_broken_times_is_refused(
+    out: Path, voxbatch: Voxbatch, form: str, old: str, new: str, shown: str
+) -> None:
+    """A mistake in the times of a cue is named with its line, and takes no text away; the file stays."""
+    assert voxbatch("merge", "out", "--formats", form).returncode == 0
+    file = out / form / f"a.{form}"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 items corrected"), done.stdout
+    assert f"not taken in, because only readable texts are: {form}/a.{form}, {shown}" in done.stdout
+    assert "', has no readable times, or ends before it begins\n" in done.stdout
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 w1 w2 w3 w4 w5"
+    assert new in file.read_text()
+    shutil.copy(file, copy := out.parent / f"a.{form}")
+    refused = voxbatch("correct", "out", copy.name, *ESTIMATED)
+    assert refused.returncode == 2
+    assert f"a.{form}, {shown}" in refused.stderr
 
 
 def test_a_text_in_an_old_encoding_is_told(out: Path, voxbatch: Voxbatch) -> None:

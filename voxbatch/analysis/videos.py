@@ -78,9 +78,11 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
         log: gets the numbers, and the reason for each video without a copy.
 
     Raises:
-        ConfigError: the run has no transcripts.
+        ConfigError: the run has no transcripts, and copies are wanted.
     """
     run = run_file.read_existing(store)
+    if in_picture is None and run.refusal("videos"):
+        return
     run.check_reader("videos", store.place)
     settings = ItemFiles.of(latest_config(store, run))
     files = replace(settings, formats=settings.formats or ("srt",), beside=True)

@@ -182,7 +182,7 @@ def merge(
     values = {"formats": formats or None, "beside": beside, "report": report, **limits}
     changes = {name: value for name, value in values.items() if value is not None}
     summary = merge_again(stores.out(out, COPIED_OUT), changes, Log(), stores, calibration)
-    if videos:
+    if videos or any(limit is not None for limit in limits.values()):
         write_copies(out, stores, videos, Log())
     print_outcome(summary, out, stores)
     sys.exit(EXIT_SOME_FAILED if summary.failed else 0)

@@ -232,10 +232,11 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
 
 
 def write_copies(out: str, stores: Stores, videos: str, log: Log) -> None:
-    """Write the copies of the videos of a finished run; see cli.options.video_options for `videos`."""
+    """Write the copies of the videos of a finished run; see cli.options.video_options for `videos`. Without them, the
+    copies that are there follow their subtitles."""
     from voxbatch.analysis.videos import write_videos
 
-    write_videos(stores.out(out), videos == BURN, log)
+    write_videos(stores.out(out), videos == BURN if videos else None, log)
 
 
 def leave(code: int) -> NoReturn:

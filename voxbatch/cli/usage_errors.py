@@ -59,6 +59,8 @@ def message_of(error: click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.param is not None:
         message += _MISSING_SOURCE if (error.ctx.info_name, error.param.name) == ("run", "source") else ""
+        if error.param.human_readable_name == "OUT":
+            message += " It is the folder with the outputs of a run, such as recordings.voxbatch"
         if isinstance(choice := error.param.type, click.Choice):  # click gives a line with a tab to each
             message = f"{message.partition(' Choose from:')[0]} Give {' or '.join(map(str, choice.choices))}."
     return message

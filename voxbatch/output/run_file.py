@@ -222,9 +222,13 @@ class Run:
         Raises:
             ConfigError: the kind of the run has nothing for it.
         """
-        for kind in (work_of(self.identity), *additions_of(self.identity)):
-            if reason := kind.refused.get(reader):
-                raise ConfigError(f"{place} {reason.format(out=place)}")
+        if reason := self.refusal(reader):
+            raise ConfigError(f"{place} {reason.format(out=place)}")
+
+    def refusal(self, reader: str) -> str:
+        """Return why the run has nothing for a reader, "" if it has; see `check_reader`."""
+        kinds = (work_of(self.identity), *additions_of(self.identity))
+        return next((kind.refused[reader] for kind in kinds if reader in kind.refused), "")
 
     @property
     def transcripts(self) -> str:

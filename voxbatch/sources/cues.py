@@ -20,6 +20,8 @@ CUE_TIMES = re.compile(
     rf"\s*(?:\[{_TIME}\s*-->\s*{_TIME}\](?P<text>.*)|{_TIME}\s*-->\s*{_TIME}.*|{_SBV_TIME}\s*,\s*{_SBV_TIME}.*)"
 )
 """A line with the times of a cue. In brackets, the text follows on the same line; else the settings of WebVTT do."""
+TIMES_ALONE = re.compile(rf"\s*\[?{_TIME}\s*-->\s*{_TIME}(?:[\]\s].*)?")
+"""The times of a cue of SubRip or WebVTT with nothing stuck to them: not "0:01 --> 0:02x"."""
 MARKUP = re.compile(r"</?[^\W\d_][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}|\u2060")
 """Tags, times of words, the overrides of SubStation, and WORD JOINER, with which voxbatch's own subtitles hide markup.
 "5 < 6 and 7 > 4" has none."""

@@ -14,7 +14,7 @@ from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores, is_remote, redacted
-from voxbatch.works.correct.passages import is_readable
+from voxbatch.works.correct.passages import BROKEN, broken_times, is_readable
 
 _FORMS = {".srt": "srt", ".vtt": "vtt", ".ass": "ass", ".ssa": "ass", ".ttml": "ttml", ".dfxp": "ttml", ".txt": "txt"}
 """The format of a file by its extension."""
@@ -126,6 +126,8 @@ def _content(place: str, stores: Stores) -> bytes:
     try:
         with stores.open(place) as file:
             return file.read()
+    except IsADirectoryError as e:
+        raise ConfigError(f"{place} is a folder: name its files, such as {place}/*.srt") from e
     except OSError as e:
         raise ConfigError(f"{redacted(place)} cannot be read: {e.strerror or e}") from e
 
@@ -134,6 +136,8 @@ def _text(place: str, content: bytes) -> TextInFile:
     if (form := _FORMS.get(posixpath.splitext(place)[1].lower())) is None:
         raise ConfigError(f"{redacted(place)}: texts are taken from {', '.join((*_FORMS, *_ROWS))}")
     text = TextDecoder().decode(content, place)
+    if place_of_error := broken_times(form, text):
+        raise ConfigError(f"{redacted(place)}, {place_of_error}, {BROKEN}")
     if not is_readable(form, text):
         raise ConfigError(f"{redacted(place)} cannot be read as {form}: save it again in the format of its extension")
     return TextInFile(place, text, form)

@@ -32,7 +32,7 @@ from voxbatch.records import Segment
 from voxbatch.storage import Store, Stores, parallel_map
 from voxbatch.works.correct.chosen_files import ChosenFiles, TextInFile
 from voxbatch.works.correct.draft import Draft, draft_of, recut_cues
-from voxbatch.works.correct.passages import READERS, Passage, is_readable, passages
+from voxbatch.works.correct.passages import BROKEN, READERS, Passage, broken_times, is_readable, passages
 
 _TAGS = r"\{\\[^{}]*\}|</?[bisu]>|<(?:font|lang|ruby|[bciu]\.)[^<>]*>"
 _VTT_BLOCKS = r"^(?:STYLE|REGION|NOTE)\b(?:.|\r?\n(?!\r?\n))*|(?<=\d[ \t])[ \t]*[a-z]+:[^\r\n]*"
@@ -170,10 +170,12 @@ class EditFinder:
         for form in self._files.formats:
             for file, key, content in self._changed(document, form, name, place):
                 text = TextInFile(file, self.decoder.decode(content, file), form)
-                if form in READERS and is_readable(form, text.text):
-                    item.edits.append(self._edit(document, text, key))
-                else:
+                if form in READERS and (place_of_error := broken_times(form, text.text)):
+                    untaken.append(f"{file}, {place_of_error}, {BROKEN}")
+                elif form not in READERS or not is_readable(form, text.text):
                     untaken.append(file)
+                else:
+                    item.edits.append(self._edit(document, text, key))
         texts = self._chosen.texts_of(entry.index, line["id"], line[AUDIO_KEY])
         if (merged := self._lines.get(line["id"])) is not None:
             texts.append(TextInFile(TRANSCRIPTS, merged))

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from voxbatch.sources.cues import read_cues
+from voxbatch.sources.cues import TIMES_ALONE, read_cues
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,33 @@ def passages(form: str, text: str, speakers: Collection[str] = (), recognised: s
 def is_readable(form: str, text: str) -> bool:
     """Return whether a text is a file of a format, which may say nothing: a person has deleted all cues."""
     return any(True for _ in _read(form, text)) or bool(_BEGINNINGS[form].search(text))
+
+
+_SEEMS_TIMES = re.compile(r"\s*\[?\d{1,9}:\S{0,20}\s{0,9}(?:[-–—=]{0,4}[>→]|[-–—]{1,4}\s{0,9}\d+:\d+:\d+[.,])")
+"""The begin of a line of SubRip or WebVTT that is meant as the times of a cue: "0:01 -> 0:02"."""
+_HEADS = {"ass": re.compile(r"^Format:.*", re.MULTILINE), "ttml": re.compile(r"\b(?:frame|tick)Rate=\"\d+\"")}
+"""What decides how the times of a line are read."""
+BROKEN = "has no readable times, or ends before it begins"
+"""What is wrong with the cue at the place that broken_times returns."""
+
+
+def broken_times(form: str, text: str) -> str:
+    """Return the place of the first cue whose times cannot be read, or that ends before it begins; "" if all are right.
+
+    "srt", "1\\n00:00:01,000 -> 00:00:02,000\\nHello"    →    "line 2: '00:00:01,000 -> 00:00:02,000'"
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    head = "\n".join(_HEADS[form].findall(text)[-2:]) if form in _HEADS else ""
+    for number, line in enumerate(text.split("\n") if form != "txt" else (), 1):
+        times = [(cue.start, cue.end) for cue in READERS[form](f"{head}\n{line}")]
+        if form == "ass":
+            is_unread = any(None in pair for pair in times)
+        else:
+            is_meant = _SEEMS_TIMES.match(line) or ("-->" in line and re.search(r"\d:\d", line))
+            is_unread = form != "ttml" and bool(is_meant) and not TIMES_ALONE.fullmatch(line)
+        if is_unread or any(start is not None and end is not None and end < start for start, end in times):
+            return f"line {number:,}: {textwrap.shorten(line, 60, placeholder='…')!r}"
+    return ""
 
 
 def _read(form: str, text: str) -> Iterator[Passage]:
