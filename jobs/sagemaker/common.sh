@@ -3,6 +3,22 @@
 # shellcheck shell=bash
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+usage() { # print the comment at the head of the script, and the settings with their comments
+    local script file files=("$here/settings.sh")
+    script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
+    printf 'usage: [NAME=VALUE …] jobs/sagemaker/%s [OPTION …]\n\n' "${script#"$here"/}"
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$script"
+    [[ $script != */endpoint/* ]] || files=("$here/endpoint/settings.sh" "${files[@]}")
+    for file in "${files[@]}"; do
+        echo
+        sed -n -e '/^# shellcheck/d' -e 's/^# //p' -e 's/^: "${\([A-Z_]*\):=\(.*\)}" *#/\1=\2  #/p' -e '/^$/p' "$file"
+    done
+}
+for word in "$@"; do
+    [[ $word != --help && $word != -h ]] || { usage && exit; }
+done
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export AWS_PAGER="" AWS_DEFAULT_OUTPUT=json

@@ -20,6 +20,8 @@ check_settings
 [[ ${VOXBATCH_MODEL:-} != @("s3://$IN_BUCKET"|"s3://$OUT_BUCKET")?(/*) ]] ||
     stop "VOXBATCH_MODEL is $VOXBATCH_MODEL: a model may hold code, and this bucket holds what strangers wrote. Use s3://$MODELS_BUCKET/"
 [[ $BUILD != yes || $IMAGE_TAG != sha256:* ]] || stop "BUILD=yes makes a tag: IMAGE_TAG is a digest"
+[[ $SCHEDULE =~ ^((cron|rate)\(.+\))?$ ]] || # AWS refuses it only with the pipeline, after a build of an hour
+    stop "SCHEDULE is '$SCHEDULE'; AWS takes cron(0 2 * * ? *), in UTC, or rate(1 day)"
 [[ -z $SCHEDULE || ($NIGHTLY != "$UPLOADS"* && $UPLOADS != "$NIGHTLY"*) ]] ||
     stop "NIGHTLY ($NIGHTLY) and UPLOADS ($UPLOADS) lie one in the other: what is uploaded would be run twice"
 

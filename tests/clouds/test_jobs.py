@@ -62,6 +62,8 @@ def test_scripts_are_executable() -> None:
         ("cloudrun/deploy.sh", "MEMORY_GB", "MEMORY_GIB"),
         ("cloudrun/service/deploy.sh", "CONCURENCY", "CONCURRENCY"),
         ("cloudrun/teardown.sh", "BUCKETIN", "BUCKET_IN"),
+        ("cloudrun/deploy.sh", "REIGON", "REGION"),
+        ("sagemaker/deploy.sh", "BUIDL", "BUILD"),
         ("sagemaker/deploy.sh", "INSTANCES_COUNT", "INSTANCE_COUNT"),
         ("sagemaker/deploy.sh", "MAX_HUORS", "MAX_HOURS"),
         ("sagemaker/endpoint/deploy.sh", "FALLBACK_TYPE", "FALLBACK_TYPES"),

@@ -446,6 +446,33 @@ def test_hub_token_comes_from_the_secret(moto: str, tmp_path: Path) -> None:
     assert "ResourceNotFoundException" in failed.stderr
 
 
+@pytest.mark.parametrize(
+    ("script", "setting"),
+    [
+        ("deploy.sh", "INSTANCE_COUNT=4"),
+        ("teardown.sh", "NAME=voxbatch"),
+        ("endpoint/deploy.sh", "MAX_INSTANCES=1"),
+        ("endpoint/teardown.sh", "MODE=realtime"),
+    ],
+)
+def test_help_needs_no_account(script: str, setting: str, tmp_path: Path) -> None:
+    """`--help` prints the use, the options and the settings with their defaults, without the AWS CLI, an account or a
+    region.
+    """
+    command = ["bash", str(SAGEMAKER / script), "--help"]
+    ran = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path, capture_output=True, text=True)
+    lines = ran.stdout.splitlines()
+    assert (ran.returncode, ran.stderr, lines[0]) == (
+        0,
+        "",
+        f"usage: [NAME=VALUE …] jobs/sagemaker/{script} [OPTION …]",
+    )
+    assert "--dry-run" in ran.stdout
+    assert ("--defaults" in ran.stdout) or "teardown" in script
+    assert [line for line in lines if line.startswith(f"{setting} ")]
+    assert "shellcheck" not in ran.stdout
+
+
 @pytest.mark.slow
 def test_invalid_settings_are_refused(deployment: Deployment) -> None:
     """Invalid settings are refused with the reason, before any resource is made."""
@@ -458,6 +485,7 @@ def test_invalid_settings_are_refused(deployment: Deployment) -> None:
             "(uploads/n.jsonl) and UPLOADS (uploads/) lie one in",
         ),
         ({"SCHEDULE": "rate(1 day)", "UPLOADS": "nightly/in/"}, "(nightly/) and UPLOADS (nightly/in/) lie one in"),
+        ({"SCHEDULE": "0 2 * * *"}, "SCHEDULE is '0 2 * * *'; AWS takes cron(0 2 * * ? *), in UTC, or rate(1 day)"),
         ({"NIGHTLY": "nightly"}, "Parameter Nightly failed to satisfy constraint: it must be a folder, with / at its"),
         (
             {"VOXBATCH_MODEL": "s3://" + "m" * 300},

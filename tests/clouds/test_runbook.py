@@ -67,6 +67,43 @@ def test_logs_are_read_by_a_command_that_shows_json() -> None:
     assert [path.name for path in pages if re.search("logs read ", path.read_text())] == []
 
 
+def test_logs_are_read_as_far_back_as_an_alert_may_be() -> None:
+    """Each command that reads a log has a start: without it, gcloud shows one day, and AWS reads all from the first."""
+    pages = {path.name: path.read_text() for path in DOCS.glob("*.md")}
+    google = [(name, command) for name, page in pages.items() for command in shown(page, "gcloud logging read")]
+    assert len(google) > 8
+    assert [found for found in google if not any(word.startswith("--freshness=") for word in found[1])] == []
+    amazon = [command for page in pages.values() for command in shown(page, "aws logs filter-log-events")]
+    assert amazon
+    assert [command for command in amazon if "--start-time" not in command] == []
+
+
+STOPPED = """#!/bin/bash
+case "$*" in
+    "sagemaker list-pipeline-executions "*) printf 'arn:1\tarn:2\n' ;;
+    "sagemaker list-processing-jobs "*) printf 'voxbatch-a\n' ;;
+    *) echo "$*" >>stopped ;;
+esac
+"""
+
+
+def test_everything_on_sagemaker_stops(tmp_path: Path) -> None:
+    """The documented commands disable both rules, then stop each run of the pipeline and each other running job."""
+    section = PAGE.partition("### Stop everything on SageMaker\n")[2].partition("```\n")[0]
+    commands = re.findall(r"^\$ (.+)$", section, re.MULTILINE)
+    (tmp_path / "aws").write_text(STOPPED)
+    (tmp_path / "aws").chmod(0o755)
+    env = environment(PATH=f"{tmp_path}:/usr/bin:/bin")
+    subprocess.run(["bash", "-euc", "\n".join(commands)], cwd=tmp_path, env=env, check=True)
+    assert (tmp_path / "stopped").read_text().splitlines() == [
+        "events disable-rule --name voxbatch-uploads",
+        "events disable-rule --name voxbatch-nightly",
+        "sagemaker stop-pipeline-execution --pipeline-execution-arn arn:1",
+        "sagemaker stop-pipeline-execution --pipeline-execution-arn arn:2",
+        "sagemaker stop-processing-job --processing-job-name voxbatch-a",
+    ]
+
+
 @pytest.mark.slow
 def test_aws_has_the_commands_of_the_runbook() -> None:
     """Each command of aws is an operation of the published model, with these parameters."""

@@ -796,6 +796,21 @@ def test_starts_that_cost_more_than_the_work_are_told(nowhere: None, calls: Call
     assert "a run pays from 9.8 hours of audio (4:30 x RTFx 130). Collect" in done.line("advice")
 
 
+def test_a_price_on_sagemaker_needs_no_image(nowhere: None, calls: Calls, typed: Type) -> None:
+    """`--dry-run` shows hours, time and price before anything is deployed; only image and role are made up."""
+    hours = calls.manifest(*[3600] * 1000)
+    done = typed(hours, "--target", "sagemaker", "--dry-run")
+    full = typed(hours, *TO_SAGEMAKER, "--dry-run")
+    for line in ("audio", "tasks", "time", "cost"):
+        assert done.line(line) == full.line(line)
+    assert done.body["AppSpecification"]["ImageUri"].startswith("000000000000.dkr.ecr.")
+    assert done.line("unknown") == "--image, --role: the request has made-up ones"
+    done = typed(hours, "--target", "sagemaker")
+    assert (done.code, done.said.splitlines()[-1].endswith("its own job; --dry-run needs neither")) == (2, True), (
+        done.said
+    )
+
+
 def test_gpus_follow_from_the_instance_type(nowhere: None, calls: Calls, typed: Type) -> None:
     """The GPUs are derived from the instance type; for an unknown type or model, no speed is assumed."""
     hours = calls.manifest(*[3600] * 1000)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Create an endpoint of SageMaker that runs `voxbatch serve`, or change it, with one command: ../deploy.sh brings the
 # image unless it has run before, CodeBuild the weights, and the stack of template.yaml has the rest. A second run changes
-# nothing.
+# nothing. --dry-run shows the plan of the stack.
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

@@ -12,7 +12,7 @@ locals {
         More than 5 % of the requests to voxbatch-serve failed in five minutes. 429: no instance was free, and MAX_INSTANCES
         are running; deploy with more (each needs the quota of an L4), or with a higher CONCURRENCY. 503 and 500: an instance
         did not start, or its engine died; read the end of its log:
-        gcloud logging read 'resource.labels.service_name="voxbatch-serve"' --limit=50
+        gcloud logging read 'resource.labels.service_name="voxbatch-serve"' --freshness=7d --limit=50
       END
       title       = "over 5 % of the requests failed"
       filter      = "${local.requests} AND (metric.labels.response_code_class=\"5xx\" OR metric.labels.response_code=\"429\")"
