@@ -312,6 +312,16 @@ def test_a_comment_that_is_too_long_for_its_line_goes_below_the_command(site: Pa
 
 
 @pytest.mark.slow
+def test_no_block_of_commands_or_data_scrolls_sideways(site: Path, page: Browser) -> None:
+    """Commands, JSON and SQL go on in the next line, so that the copy button hides no end of a line."""
+    kinds = ":is(.language-console, .language-sh, .language-json, .language-sql)"
+    wide = "filter((code) => code.scrollWidth > code.clientWidth + 1).map((code) => code.innerText.slice(0, 60))"
+    for file in sorted(site.glob("*.html")):
+        page.open(file)
+        assert page.evaluate(f"[...document.querySelectorAll('{kinds} code')].{wide}") == [], file.name
+
+
+@pytest.mark.slow
 def test_a_percentage_stays_on_one_line(site: Path) -> None:
     """No line ends between a number and its sign; in code the space stays as it was typed."""
     text = (site / "confidence.html").read_text()
