@@ -29,8 +29,10 @@ LONG_WORD = 24
 """Characters from which a word of code may break anywhere; a shorter one breaks nowhere, not even after a hyphen."""
 SHORT_CELL = 18
 """Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
-HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)([^<\s]*-[^<\s]{1,40})')
+HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)([^<\s]{0,40}-[^<\s]{1,40})')
 """A word of a command with a hyphen, such as an option, behind the mark of the white space or sign before it."""
+PERCENTAGE = re.compile(r"(\d) %(?![^<]*</code>)")
+"""A number and its sign, which stay on one line. Code stays as it is, because people copy it."""
 LONG_COLUMNS = 3
 """Columns of longer texts from which a table is too wide for a phone, whose columns would be of three words."""
 PHONE, CHARACTER, PADDING = 358, 7.6, 21
@@ -55,8 +57,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return the page with whole words in commands and, if it is long, with a folded list of its headings."""
+    """Return the page with whole words and percentages and, if it is long, with a folded list of its headings."""
     html = HYPHENATED.sub(r'\1<span class="whole">\2</span>', html)
+    html = PERCENTAGE.sub(r"\1&nbsp;%", html)
     headings = [heading for title in page.toc for heading in title.children]
     if len(headings) < LONG_PAGE:
         return html

@@ -21,7 +21,12 @@ ROOT = Path(__file__).parents[2]
 PAGES, CHANGELOG = ROOT / "docs", ROOT / "CHANGELOG.md"
 WORDS = PAGES / "site" / "search_words.yml"
 WANTED = {
+    "403": "runbook",
+    "8 khz": "manifests channels",
+    "a100": "performance",
+    "abbreviations": "scoring",
     "accuracy": "scoring confidence",
+    "air-gapped": "gpus-and-models",
     "airflow": "orchestrators",
     "api key": "serving",
     "apple": "coming-from",
@@ -32,9 +37,11 @@ WANTED = {
     "aws": "sagemaker",
     "azure": "buckets",
     "azure blob": "buckets",
+    "background music": "confidence",
     "batch size": "gpus-and-models no-gpu",
     "beam size": "gpus-and-models cli",
     "benchmark": "performance",
+    "bigquery": "outputs",
     "burn subtitles": "subtitles",
     "bytes": "python",
     "callback": "python",
@@ -43,11 +50,17 @@ WANTED = {
     "celery": "service",
     "cer": "scoring",
     "changelog": "changelog",
+    "chapters": "speech",
     "chatgpt": "ask",
     "checkpoint": "outputs",
+    "code switching": "gpus-and-models",
+    "commercial use": "gpus-and-models",
     "confidence": "confidence",
     "confidence interval": "scoring",
     "config file": "cli",
+    "continue": "quickstart outputs",
+    "convert": "manifests outputs",
+    "corrupt file": "troubleshooting",
     "cost": "costs",
     "cpu": "no-gpu",
     "credentials": "buckets",
@@ -57,16 +70,21 @@ WANTED = {
     "csv export": "outputs",
     "cuda out of memory": "troubleshooting",
     "custom model": "gpus-and-models",
+    "danish": "gpus-and-models",
     "databricks": "ray manifests orchestrators",
+    "dataframe": "python outputs",
     "davinci resolve": "subtitles",
     "dead letter": "runbook",
     "delete": "runbook outputs",
+    "dependencies": "quickstart",
     "diarization": "speakers",
     "disk space": "troubleshooting",
     "django": "service",
     "docker": "containers",
+    "docx": "outputs",
     "duckdb": "nightly",
     "edit subtitles": "subtitles outputs",
+    "email notification": "cloud-run runbook",
     "encryption": "runbook sagemaker",
     "environment variable": "cli",
     "epub": "speech",
@@ -75,39 +93,62 @@ WANTED = {
     "exit code": "troubleshooting outputs",
     "fastapi": "service",
     "ffmpeg": "troubleshooting manifests",
+    "filter": "manifests",
     "fine-tuning": "datasets",
     "finetuned model": "gpus-and-models",
     "forced alignment": "align",
     "frame rate": "subtitles",
+    "ftp": "buckets",
+    "g.711": "manifests",
     "gdpr": "redact",
+    "german": "gpus-and-models languages",
     "github actions": "orchestrators",
+    "glossary": "subtitles",
     "google cloud storage": "buckets",
+    "google drive": "buckets",
     "gpu": "gpus-and-models",
     "gpu memory": "gpus-and-models troubleshooting",
+    "gpu out of memory": "troubleshooting gpus-and-models",
+    "grafana": "runbook",
+    "gui": "coming-from",
     "hallucination": "confidence",
+    "helm": "kubernetes-slurm-batch",
+    "helpdesk": "channels",
     "hotwords": "manifests cli",
+    "how do i use the gpu": "gpus-and-models",
+    "how to install it": "quickstart",
     "idempotent": "tasks outputs",
     "incremental": "manifests",
     "initial prompt": "coming-from scoring subtitles",
     "install": "quickstart",
+    "interview": "speakers subtitles",
+    "is my language supported": "gpus-and-models languages",
     "json schema": "ask outputs",
     "jupyter": "python",
     "kaldi": "manifests scoring",
     "karaoke": "align outputs subtitles",
     "kubernetes": "kubernetes-slurm-batch",
+    "kv cache": "gpus-and-models",
     "language": "languages",
     "laptop": "no-gpu",
+    "lecture": "subtitles",
     "license": "gpus-and-models",
     "live": "serving",
+    "logging": "outputs runbook",
     "logs": "runbook",
     "low quality": "confidence manifests",
+    "m1": "coming-from",
     "m4a": "manifests",
     "mac": "coming-from quickstart",
+    "meeting minutes": "ask",
+    "merge": "cli tasks outputs",
     "metrics": "runbook outputs",
     "microphone": "serving",
     "multi gpu": "gpus-and-models",
+    "named entities": "redact",
     "nemo": "coming-from",
     "new files only": "manifests nightly",
+    "nfs": "tasks nightly",
     "noise": "confidence",
     "numbers": "scoring",
     "numpy array": "python",
@@ -115,7 +156,11 @@ WANTED = {
     "onnx": "gpus-and-models",
     "open asr leaderboard": "scoring",
     "openai api": "serving",
+    "opus": "manifests speech",
     "out of memory": "troubleshooting",
+    "overlapping speech": "speakers",
+    "overwrite": "outputs troubleshooting",
+    "p-value": "compare",
     "parakeet": "gpus-and-models",
     "parquet": "outputs manifests",
     "phone calls": "channels",
@@ -128,60 +173,84 @@ WANTED = {
     "proxy": "serving buckets troubleshooting",
     "punctuation": "scoring",
     "python version": "quickstart",
+    "pytorch": "gpus-and-models",
     "quantization": "cli gpus-and-models",
     "queue": "listening",
+    "rate limit": "serving",
     "ray": "ray",
     "rbac": "cloud-run kubernetes-slurm-batch",
     "redact": "redact",
+    "regex": "redact",
     "resume": "outputs quickstart",
+    "retries": "troubleshooting tasks outputs",
     "retry": "troubleshooting outputs",
     "rollback": "runbook",
     "rss": "manifests",
+    "rtx 4090": "gpus-and-models costs",
     "s3": "buckets",
     "sagemaker": "sagemaker",
     "sandbox": "buckets",
     "sbv": "scoring",
     "schedule": "nightly orchestrators",
+    "sdk": "python",
     "search": "find",
     "secrets": "cloud-run runbook redact",
     "security": "buckets",
+    "service account": "buckets cloud-run",
     "shard": "tasks",
+    "slo": "runbook",
     "slow": "performance troubleshooting",
+    "slow gpu": "troubleshooting performance",
     "slurm": "kubernetes-slurm-batch",
+    "snowflake": "outputs",
     "speaker labels": "speakers",
     "speaker names": "speakers",
+    "speech recognition": "quickstart index",
     "speed": "performance",
     "spot": "costs kubernetes-slurm-batch",
     "srt": "subtitles",
     "ssrf": "serving buckets",
     "stereo": "channels",
+    "stop a run": "quickstart runbook outputs",
     "streaming": "serving python",
     "summarize": "ask",
+    "symlink": "troubleshooting",
     "temperature": "gpus-and-models cli",
     "terraform": "cloud-run",
     "threads": "gpus-and-models",
     "timecode": "subtitles",
+    "timeout": "cloud-run troubleshooting",
     "timestamps": "outputs align",
     "tiny.en": "gpus-and-models no-gpu",
+    "torchaudio": "python",
     "translate": "gpus-and-models",
     "ttml": "outputs subtitles",
     "tts": "speech",
+    "turkish": "gpus-and-models",
     "typos": "outputs scoring",
     "uninstall": "quickstart",
     "upgrade": "changelog quickstart",
     "uvx": "quickstart",
     "vad": "gpus-and-models confidence",
     "version": "changelog",
+    "voice activity detection": "gpus-and-models confidence",
     "voicemail": "channels",
     "voxtral": "gpus-and-models",
     "vtt": "subtitles outputs",
     "webhook": "listening cloud-run",
+    "webm": "manifests",
     "wer": "scoring",
+    "what does an hour cost": "costs",
+    "where are the logs": "runbook outputs",
     "whisperx": "coming-from",
+    "who said what": "scoring speakers find",
     "windows": "coming-from quickstart",
     "word timestamps": "outputs",
     "worker": "tasks",
+    "workload identity": "orchestrators kubernetes-slurm-batch",
     "youtube": "subtitles manifests",
+    "zip": "manifests",
+    "zoom": "channels speakers manifests",
 }
 """Words that people type, and the pages of which one must come first or second."""
 RESULTS = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.href)"
@@ -219,6 +288,45 @@ def test_the_search_of_a_site_in_a_folder_finds(page: Browser, typed: str) -> No
     page.wait(f"{RESULTS}.length > 0")
     first = [Path(link.partition("#")[0].partition("?")[0]).stem for link in page.evaluate(RESULTS)[:2]]
     assert set(WANTED[typed].split()) & set(first), first
+
+
+@pytest.mark.slow
+def test_results_of_the_search_show_no_search_words(page: Browser) -> None:
+    """The words of docs/site/search_words.yml lead to a page, and do not fill the list of results."""
+    search = "document.querySelector('.md-search__input')"
+    page.evaluate(f"{search}.value = 'subtitles'; {search}.dispatchEvent(new Event('keyup'))")
+    page.wait("document.querySelectorAll('.md-search-result .md-tags').length > 0")
+    shown = "[...document.querySelectorAll('.md-search-result .md-tags')].filter((words) => words.checkVisibility())"
+    assert page.evaluate(f"{shown}.length") == 0
+
+
+@pytest.mark.slow
+def test_a_comment_that_is_too_long_for_its_line_goes_below_the_command(site: Path, page: Browser) -> None:
+    """A comment is one box, so that its end does not stand below the command as if it were the next one."""
+    broken = "[...document.querySelectorAll('pre .c1')].filter((comment) => comment.getClientRects().length > 1)"
+    for file in sorted(site.glob("*.html")):
+        for width in (1280, 390):
+            page.open(file, width)
+            in_commands = f"{broken}.filter((comment) => comment.closest('.language-console, .language-sh')).length"
+            assert page.evaluate(in_commands) == 0, (file.name, width)
+
+
+@pytest.mark.slow
+def test_no_block_of_commands_or_data_scrolls_sideways(site: Path, page: Browser) -> None:
+    """Commands, JSON and SQL go on in the next line, so that the copy button hides no end of a line."""
+    kinds = ":is(.language-console, .language-sh, .language-json, .language-sql)"
+    wide = "filter((code) => code.scrollWidth > code.clientWidth + 1).map((code) => code.innerText.slice(0, 60))"
+    for file in sorted(site.glob("*.html")):
+        page.open(file)
+        assert page.evaluate(f"[...document.querySelectorAll('{kinds} code')].{wide}") == [], file.name
+
+
+@pytest.mark.slow
+def test_a_percentage_stays_on_one_line(site: Path) -> None:
+    """No line ends between a number and its sign; in code the space stays as it was typed."""
+    text = (site / "confidence.html").read_text()
+    assert "8.7&nbsp;%" in text
+    assert not re.search(r"\d %(?![^<]*</code>)", text.partition("<article")[2].partition("</article>")[0])
 
 
 @pytest.mark.slow
