@@ -75,7 +75,7 @@ TERMINALS = (
         first=22,
     ),
     Terminal("find", f'voxbatch find {OUT} "mill street"', "two places with their times and the words around them"),
-    Terminal("flags", f"voxbatch flags {OUT}", "two transcripts to distrust, with the reasons"),
+    Terminal("flags", f"voxbatch flags {OUT}", "transcripts to distrust, with the reasons"),
     Terminal(
         "redact",
         f"voxbatch redact {OUT} -o shared --keep file_name",
