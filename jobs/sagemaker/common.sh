@@ -82,7 +82,9 @@ parameter() { # parameter STACK NAME: put a parameter of the last deployment int
 }
 
 DEFAULTS=no DRY_RUN=no WITH_DATA=no
+# shellcheck disable=SC2034 # the scripts that read this file use it
 DEPLOY_OPTIONS="--dry-run (show what would change) and --defaults (forget the settings of the last run)"
+# shellcheck disable=SC2034 # the same of WITH_DATA
 option() { # option SENTENCE "$@": read the options of a script, which the sentence names, and stop at a mistyped setting
     local takes=$1 word mistyped
     for word in "${@:2}"; do

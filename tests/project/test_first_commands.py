@@ -137,7 +137,7 @@ TABLES = {
         run talk.mp3 --profile fast            | 2 | stderr | Error: profile 'fast' is unknown; known are cpu
         run talk.mp3 --workers many            | 2 | stderr | Error: Invalid value for '--workers'
         submit gs://calls/m.jsonl --target cloudrun --dry-run --engine vllm | 1 | stderr | Error: cannot read gs://
-        submit gs://calls/m.jsonl --target cloudrun --dry-run --tasks 2 | 0 | stdout | items +unknown, because SOURC
+        submit gs://calls/m.jsonl --target cloudrun --dry-run --tasks 2 | 0 | stdout | source +cannot be read from here
         submit talk.mp3 --target cloudrun      | 2 | stderr | Error: SOURCE talk.mp3 lies on this machine
         run talk.mp3 --limit 99999999999999999999 | 2 | stderr | Error: --limit is 9+; it must be at most 1,000,0
         run talk.mp3 -o out.txt                | 2 | stderr | Error: -o out.txt: OUT is a folder.* give -o out and --
