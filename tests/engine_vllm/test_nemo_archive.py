@@ -75,14 +75,18 @@ def test_archives_give_the_model_of_the_folder(architecture: Architecture, has_b
     state = folder.state_dict()
     assert found.state.keys() == state.keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in found.state.items())
-    network = type(folder)(folder.config_class(**found.config)).eval()
+    # Tensors of a file lie at other addresses, from which the kernels of some CPUs round differently.
+    network, reference = (
+        type(folder)(config).eval() for config in (folder.config_class(**found.config), folder.config)
+    )
     network.load_state_dict(found.state)
+    reference.load_state_dict(state)
     inputs = ParakeetFeatureExtractor(**found.features)(audio()[1:3], sampling_rate=16_000, return_tensors="pt")
     first_frame = {name: values[:, :8] for name, values in inputs.items()}
     tokens = {} if architecture == "ctc" else {"decoder_input_ids": torch.tensor([[BLANK, 3], [BLANK, 5]])}
     with torch.no_grad():
-        encoded, expected = (each.encoder(**inputs).last_hidden_state for each in (network, folder))
-        logits, expected_logits = (each(**first_frame, **tokens).logits for each in (network, folder))
+        encoded, expected = (each.encoder(**inputs).last_hidden_state for each in (network, reference))
+        logits, expected_logits = (each(**first_frame, **tokens).logits for each in (network, reference))
     assert torch.equal(encoded, expected)
     assert torch.equal(logits, expected_logits)
 
