@@ -71,7 +71,7 @@ MADE_UP = {
     "image": "000000000000.dkr.ecr.us-east-1.amazonaws.com/voxbatch:latest",
     "role": "arn:aws:iam::000000000000:role/voxbatch-run",
 }
-"""What a dry run for SageMaker takes before anything is deployed: a price needs neither."""
+"""Values that a dry run for SageMaker takes before anything is deployed: a price needs neither."""
 
 
 def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:

@@ -97,9 +97,9 @@ def is_readable(form: str, text: str) -> bool:
 _SEEMS_TIMES = re.compile(r"\s*\[?\d{1,9}:\S{0,20}\s{0,9}(?:[-–—=]{0,4}[>→]|[-–—]{1,4}\s{0,9}\d+:\d+:\d+[.,])")
 """The begin of a line of SubRip or WebVTT that is meant as the times of a cue: "0:01 -> 0:02"."""
 _HEADS = {"ass": re.compile(r"^Format:.*", re.MULTILINE), "ttml": re.compile(r"\b(?:frame|tick)Rate=\"\d+\"")}
-"""What decides how the times of a line are read."""
+"""The part of a file that decides how its times are read, by format."""
 BROKEN = "has no readable times, or ends before it begins"
-"""What is wrong with the cue at the place that broken_times returns."""
+"""The fault of the cue at the place that broken_times returns."""
 
 
 def broken_times(form: str, text: str) -> str:
