@@ -85,14 +85,12 @@ class Draft:
     @property
     def num_changes(self) -> int:
         """The number of words, and of characters of scripts without spaces, that are new or left out."""
-        before, after = units(self.transcript.text), units(self.text)
-        blocks = edit_blocks([unit.text for unit in before], [unit.text for unit in after])
+        *_, blocks = self._compared()
         return sum(length for kind, _, _, length in blocks if kind != "equal")
 
     def excerpts(self) -> Iterator[str]:
         """Yield the changes with the words around them: "… on the [-cat-]{+dog+} sat down …"."""
-        before, after = units(self.transcript.text), units(self.text)
-        blocks = edit_blocks([unit.text for unit in before], [unit.text for unit in after])
+        before, after, blocks = self._compared()
         excerpt, has_change = "", False
         for is_same, group in groupby(blocks, lambda block: block[0] == "equal"):
             run = [*group]
@@ -110,6 +108,11 @@ class Draft:
                 excerpt, has_change = "… " * (len(new) > CONTEXT) + _spelled(new[-CONTEXT:]), False
         if has_change:
             yield " ".join(excerpt.split())
+
+    def _compared(self) -> tuple[list[Unit], list[Unit], Iterator[tuple[str, int, int, int]]]:
+        """Return the units before and after the correction, and the blocks in which they are equal or differ."""
+        before, after = units(self.transcript.text), units(self.text)
+        return before, after, edit_blocks([unit.text for unit in before], [unit.text for unit in after])
 
     @property
     def new_pieces(self) -> list[DraftPiece]:
