@@ -197,7 +197,8 @@ def test_a_damaged_shard_is_written_again(out: Path, voxbatch: Voxbatch, tmp_pat
     for name, content in sound.items():
         if name != DESCRIPTION:
             middle = len(content) // 2
-            (tmp_path / "set" / name).write_bytes(content[:middle] + b"~" + content[middle + 1 :])
+            flipped = bytes([content[middle] ^ 1])
+            (tmp_path / "set" / name).write_bytes(content[:middle] + flipped + content[middle + 1 :])
             done = voxbatch(*command)
             assert files(tmp_path / "set") == sound
             assert done.returncode == 0

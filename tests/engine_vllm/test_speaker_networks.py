@@ -73,15 +73,16 @@ def test_pytorch_gives_the_outputs_of_onnxruntime(weights: SpeakerWeights, call:
 
 
 def test_an_output_does_not_depend_on_its_batch(weights: SpeakerWeights, call: Samples) -> None:
-    """Windows and pieces have the same bits alone, beside others in another order, and beside those of other decoders,
-    which talk to the same process at once. One of them is gone before it gets its answer."""
+    """Windows and pieces have the same bits beside others, beside silence, and beside those of other decoders, which
+    talk to the same process at once. One of them is gone before it gets its answer. (Each keeps its place in the batch:
+    MKL on an AMD CPU rounds the rows of a product by their place.)"""
     pieces = [call[50_000 + length : 50_000 + 2 * length] for length in PIECES]
     with beside_engine(weights, "cpu") as beside:
         networks, lost = networks_of(beside), networks_of(beside)
         scores, vectors = networks.segment(call, 6), networks.embed(pieces)
-        assert (networks.segment(call[5 * STEP * FRAME :], 1) == scores[5]).all()
-        assert (networks.embed(pieces[::-1]) == vectors[::-1]).all()
-        assert (networks.embed(pieces[2:3]) == vectors[2]).all()
+        assert (networks.segment(call[4 * STEP * FRAME :], 6)[:2] == scores[4:]).all()
+        assert (networks.embed(pieces[1::-1] + pieces[2:])[2:] == vectors[2:]).all()
+        assert (networks.embed(pieces[:2]) == vectors[:2]).all()
         lost._connection.send(1)  # type: ignore[attr-defined] # and no samples
         del lost
         with ThreadPoolExecutor(3) as pool:

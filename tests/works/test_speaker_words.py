@@ -104,7 +104,8 @@ def test_the_speaker_of_a_word_is_that_of_a_plain_search(
         most, nearest = max(overlaps.values()), min(distances.values())
         best = {speaker for speaker in overlaps if overlaps[speaker] >= most - 1e-9} if most > 1e-9 else set()
         best |= {speaker for speaker in distances if distances[speaker] <= nearest + 1e-9} if most <= 1e-9 else set()
-        assert (word.speaker is None) == (most <= 1e-9 and nearest > NEAREST_S + 1e-9)
+        if most > 1e-9 or abs(nearest - NEAREST_S) > 1e-9:  # the last digit of a sum may tip the scale at the limit
+            assert (word.speaker is None) == (most <= 1e-9 and nearest > NEAREST_S)
         if word.speaker is not None:
             names[word.speaker] = names.get(word.speaker, {0, 1, 2}) & best
     assert all(names.values())
