@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch import engines, work
@@ -305,7 +306,7 @@ class Transcripts:
             return hypotheses
         transcripts = (addition.transcript(decoded, hypotheses) for addition in self._additions)
         transcript = next(filter(None, transcripts), None) or stitch(decoded.spans, hypotheses, decoded.warnings)
-        return self.finished(transcript, pending.item)
+        return self.finished(replace(transcript, frame_rate=decoded.frame_rate), pending.item)
 
     def finished(self, transcript: Transcript, item: Item) -> Transcript:
         """Return the transcript as the line has it."""
