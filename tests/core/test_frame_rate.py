@@ -57,7 +57,7 @@ def test_a_frame_rate_is_given_in_several_ways(given: Any, rate: Any) -> None:
 @pytest.mark.parametrize("given", ["", "PAL", "9", "250", "1/0", "nan", "inf", "-25", [25], True])
 def test_other_texts_are_no_frame_rate(given: Any) -> None:
     """The error says what is allowed."""
-    with pytest.raises(ConfigError, match="give auto, or frames per second from 10 to 240, such as 25, 29.97 or"):
+    with pytest.raises(ConfigError, match=r"give auto, or frames per second from 10 to 240, such as 25, 29\.97 or"):
         frame_rate.parsed(given)
     assert frame_rate.of_line({"frame_rate": given}) is None
 
@@ -94,11 +94,9 @@ def are_whole(frames: list[float]) -> bool:
 RATES = {"film": 24000 / 1001, "pal": 25.0, "ntsc": 30000 / 1001, "sport": 50.0, "phone": 25.0, "sound": 24.0}
 
 
-def test_cues_of_each_video_begin_with_its_own_frames(
-    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
-) -> None:
-    """Each video of a manifest has the frame rate of its header, which its line keeps; a row's own comes first. A varying
-    rate is told. `merge --frame-rate` takes one for all, and auto takes each its own again.
+def test_cues_of_each_video_begin_with_its_own_frames(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Each video of a manifest has the frame rate of its header, which its line keeps; a row's own comes first. A
+    varying rate is told. `merge --frame-rate` takes one for all, and auto takes each its own again.
     """
     sound = recording("sound.wav", 4.0)
     for name, rate in (("film", "24000/1001"), ("pal", "25"), ("ntsc", "30000/1001"), ("sport", "50")):
@@ -109,7 +107,9 @@ def test_cues_of_each_video_begin_with_its_own_frames(
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted", "--formats", "srt")
     assert done.returncode == 0, done.stderr
-    lines = {line["id"]: line for line in map(json.loads, (tmp_path / "out/transcripts.jsonl").read_text().splitlines())}
+    lines = {
+        line["id"]: line for line in map(json.loads, (tmp_path / "out/transcripts.jsonl").read_text().splitlines())
+    }
     srt = tmp_path / "out" / "srt"
     for name, rate in {**RATES, "own": 30000 / 1001}.items():
         assert are_whole(frames(srt / f"{name}.srt", rate)), name

@@ -49,7 +49,8 @@ _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
 
 
 _WRITTEN, _CURRENT, _FOREIGN = "written", "there before, and left as they are", "there before, and not replaced"
-"""The states of a copy, for messages."""
+_SILENT = "not made, because nobody speaks in them"
+"""The states of a copy, for messages. There is no track without subtitles."""
 
 
 class VideoError(VoxbatchError):
@@ -63,8 +64,8 @@ class _Copy:
     video: str
     place: str
     state: str
-    """_WRITTEN, _CURRENT or _FOREIGN."""
-    frame_rate: float | None
+    """_WRITTEN, _CURRENT, _FOREIGN or _SILENT."""
+    frame_rate: float | None = None
     """Frames per second of the video, with three decimals."""
     cue_rate: float = 0.0
     """Frames per second at which its subtitles begin, with three decimals."""
@@ -107,7 +108,9 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
                 or text.encode("utf-8", "surrogateescape")
                 for forms in KEPT_FORMATS
             ]
-            if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
+            if not any(map(bytes.strip, subtitles)):
+                copies += [_Copy(line[AUDIO_KEY], line[AUDIO_KEY], _SILENT)] if in_picture is not None else []
+            elif (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
                 rate = transcript.frame_rate
                 cue_rate = round(files.limits.frames_per_second(rate), 3)
                 copies.append(replace(copy, cue_rate=cue_rate, is_known=rate is not None))

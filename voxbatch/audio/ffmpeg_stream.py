@@ -399,7 +399,8 @@ class FFmpegStream:
             return AudioError("the file is cut: its end is missing, with the index (moov) that a player needs")
         if "matches no streams" in first:
             if not (num_streams := len(self._log.audio_streams)):
-                return AudioError("it has no audio track", FailureKind.NO_AUDIO_TRACK)
+                kind = FailureKind.NO_AUDIO_TRACK if self._log.has_video else FailureKind.NOT_AUDIO
+                return AudioError("it has no audio track", kind)
             streams = "audio stream 0 only" if num_streams == 1 else f"audio streams 0 to {num_streams - 1}"
             text = f"audio stream {self._audio_stream} was asked for; the recording has {streams}"
             return AudioError(text, FailureKind.NO_SUCH_PART)

@@ -54,6 +54,9 @@ Decode = Callable[[int, str], Iterator[Message]]
 class Outcomes(Protocol):
     """Makes the outcomes of items from the results of their chunks. The main thread alone uses it."""
 
+    needs_sound: bool
+    """False if a video without an audio track has an outcome, as one in which nobody speaks. Otherwise it fails."""
+
     def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | SpokenRecording | None:
         """Return the outcome of an item all of whose chunks have results. None if something else is still missing."""
 
@@ -295,6 +298,8 @@ class Steps:
 
 class Transcripts:
     """The outcomes of items that are transcribed."""
+
+    needs_sound = False
 
     def __init__(self, additions: Sequence[Addition]) -> None:
         self._additions = additions
