@@ -17,6 +17,8 @@ AGAIN_ALL = "--retry-failed all"
 UPDATE = "--update"
 OTHER_MODEL = "--model MODEL -o OUT"
 """Stands for options with a model that knows more languages, and with another OUT."""
+NO_AUDIO_TRACK = "the video has no audio track"
+"""Warning of a transcript that is empty for this reason, and no failure."""
 
 
 class FailureKind(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from voxbatch.config import RunOptions
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
-from voxbatch.failure_kinds import FailureKind
+from voxbatch.failure_kinds import NO_AUDIO_TRACK, FailureKind
 from voxbatch.output.latency import Latency
 from voxbatch.output.parts import PartEntry
 from voxbatch.records import SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Span, SpokenRecording, Transcript
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MAX_PART_BYTES = 32 << 20
 """Bytes of finished lines, and of recordings, that trigger a commit, so that they do not fill the memory."""
-NO_AUDIO_TRACK = "the video has no audio track"
-"""Warning of a transcript that is empty for this reason."""
 LONG_TEXTS = 50_000
 """Characters of a reference and its transcript from which the pair is long: half an hour of speech. Counting its errors
 takes 0.1 s. A shorter pair costs less than the way to another process."""

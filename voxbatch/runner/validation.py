@@ -19,10 +19,9 @@ from voxbatch.audio.waveforms import is_mpeg_audio
 from voxbatch.decoding import DecoderPool, DecodeTask, Undecodable, warm_pool
 from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.failure_kinds import FailureKind
+from voxbatch.failure_kinds import NO_AUDIO_TRACK, FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.records import SAMPLING_RATE, Item
-from voxbatch.runner.results import NO_AUDIO_TRACK
 from voxbatch.runner.workload import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
 from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
