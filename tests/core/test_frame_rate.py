@@ -77,8 +77,8 @@ def test_cues_at_the_end_of_two_hours_begin_with_a_frame(rounded: float, num: in
 def video(path: Path, rate: str, sound: Path, *options: str) -> None:
     """Write a video with a sound track."""
     picture = ("-f", "lavfi", "-i", f"color=blue:s=64x48:r={rate}:d=4")
-    command = [executable(), "-nostdin", "-v", "error", *picture, "-i", sound, *options, "-c:v", "mpeg4", path]
-    subprocess.run(command, check=True, timeout=60)
+    command = [executable(), "-nostdin", "-v", "error", *picture, "-i", str(sound), *options, "-c:v", "mpeg4"]
+    subprocess.run([*command, str(path)], check=True, timeout=60)
 
 
 def frames(path: Path, rate: float) -> list[float]:
@@ -111,8 +111,8 @@ def test_cues_of_each_video_begin_with_its_own_frames(voxbatch: Voxbatch, record
         line["id"]: line for line in map(json.loads, (tmp_path / "out/transcripts.jsonl").read_text().splitlines())
     }
     srt = tmp_path / "out" / "srt"
-    for name, rate in {**RATES, "own": 30000 / 1001}.items():
-        assert are_whole(frames(srt / f"{name}.srt", rate)), name
+    for item, expected in {**RATES, "own": 30000 / 1001}.items():
+        assert are_whole(frames(srt / f"{item}.srt", expected)), item
     assert [lines[f"{name}.mp4"]["frame_rate"] for name in ("film", "pal", "ntsc")] == [23.976, 25, 29.97]
     assert "frame_rate" not in lines["sound.wav"]
     assert lines["own"]["frame_rate"] == "30000/1001"

@@ -33,8 +33,8 @@ def test_a_page_shows_the_cues_at_their_frames(voxbatch: Voxbatch, recording: Re
     sound = recording("sound.wav", 8.0)
     folder.mkdir()
     picture = ("-f", "lavfi", "-i", "color=blue:s=64x48:r=25:d=8")
-    command = [executable(), "-nostdin", "-v", "error", *picture, "-i", sound, "-c:v", "libvpx", folder / "talk.webm"]
-    subprocess.run(command, check=True, timeout=60)
+    command = [executable(), "-nostdin", "-v", "error", *picture, "-i", str(sound), "-c:v", "libvpx"]
+    subprocess.run([*command, str(folder / "talk.webm")], check=True, timeout=60)
     assert voxbatch("run", "talks", "--beside", "--formats", "srt,vtt", "--engine", "scripted").returncode == 0
     (folder / "page.html").write_text(PAGE)
     cues = [(cue.start, cue.plaintext) for cue in pysubs2.load(str(folder / "talk.srt"))]
