@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from voxbatch import frame_rate
 from voxbatch.errors import ConfigError
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS
 from voxbatch.hints import FORMAT, hint
@@ -47,9 +48,9 @@ RETRY_CHOICES = ("retryable", "all")
 ANY_SPEAKERS = "auto"
 
 
-def _last_run(default: float) -> str:
+def _last_run(default: float | str) -> str:
     """Return the end of the help of a limit of subtitles."""
-    return f"Default: that of the last run in OUT, else {default:g}."
+    return f"Default: that of the last run in OUT, else {default if isinstance(default, str) else f'{default:g}'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +146,12 @@ class RunOptions:
         help="Columns per second that a reader can follow; subtitles stay longer where there is room. "
         f"{_last_run(DEFAULT_LIMITS.max_cps)}",
     )  # fmt: skip
-    frame_rate: float | None = setting(
-        None, minimum=10, maximum=240, group=OUTPUTS, metavar="N",
-        help="Frames per second of the videos: subtitles begin and end with a frame. "
-        f"{_last_run(DEFAULT_LIMITS.frame_rate)}",
+    frame_rate: str | float | None = setting(
+        None, group=OUTPUTS, metavar="RATE",
+        help="Subtitles begin and end with a frame: auto takes the frame rate of each video, and 24 for audio; 25 or "
+        f"30000/1001 is for all. {_last_run(DEFAULT_LIMITS.frame_rate)}",
     )  # fmt: skip
+    """A number, or frame_rate.AUTO."""
     min_gap: int | None = setting(
         None, minimum=0, maximum=100, group=OUTPUTS, metavar="N",
         help=f"Least frames between two subtitles. {_last_run(DEFAULT_LIMITS.min_gap)}",
@@ -271,6 +273,7 @@ class RunOptions:
             if reason := unknown_language(self.language):
                 raise ConfigError(f"--language {self.language}: {reason}")
         object.__setattr__(self, "audio_stream", _audio_stream(self.audio_stream))
+        object.__setattr__(self, "frame_rate", frame_rate.parsed(self.frame_rate))
         check_settings(self)
         for addition in additions_of(self.marks, only_held=False):
             if addition.checks:
@@ -405,14 +408,15 @@ def check_formats(formats: Iterable[str]) -> None:
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}{meant}")
 
 
-def check_cues(limits: Mapping[str, float | None]) -> None:
-    """Check limits of subtitles, by the names of their settings. None is any.
+def checked_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return limits of subtitles, by the names of their settings, as RunOptions has them. None is any.
 
     Raises:
         ConfigError: a limit is out of range.
     """
     for name, value in limits.items():
         settings_of(RunOptions)[name].check(value)
+    return {**limits, frame_rate.KEY: frame_rate.parsed(limits.get(frame_rate.KEY))}
 
 
 def check_kernel_cache(place: str | None) -> None:

@@ -17,6 +17,8 @@ AGAIN_ALL = "--retry-failed all"
 UPDATE = "--update"
 OTHER_MODEL = "--model MODEL -o OUT"
 """Stands for options with a model that knows more languages, and with another OUT."""
+NO_AUDIO_TRACK = "the video has no audio track"
+"""Warning of a transcript that is empty for this reason, and no failure."""
 
 
 class FailureKind(StrEnum):
@@ -69,6 +71,7 @@ class KindFacts:
     """Name of the class in errors.py."""
 
 
+_LEAVE_OUT = "nothing can be transcribed; leave them out, of a folder by --include '*.mp4'"
 _FACTS = {
     FailureKind.NOT_FOUND: KindFacts("not found", "put the recordings in place", AGAIN_ALL),
     FailureKind.NO_ACCESS: KindFacts("no access", "allow this account to read", AGAIN_ALL),
@@ -78,8 +81,8 @@ _FACTS = {
     FailureKind.CHANGED: KindFacts("changed while being read", "let the writer finish", AGAIN_ALL),
     FailureKind.EMPTY: KindFacts("empty", "replace by whole files", AGAIN_ALL),
     FailureKind.DAMAGED: KindFacts("damaged", "replace by whole files", AGAIN_ALL),
-    FailureKind.NOT_AUDIO: KindFacts("not audio", "nothing can be transcribed; leave such files out", ""),
-    FailureKind.NO_AUDIO_TRACK: KindFacts("no audio track", "nothing can be transcribed; leave such files out", ""),
+    FailureKind.NOT_AUDIO: KindFacts("not audio", _LEAVE_OUT, ""),
+    FailureKind.NO_AUDIO_TRACK: KindFacts("no audio track", _LEAVE_OUT, ""),
     FailureKind.NO_SUCH_PART: KindFacts("no such channel or time", "correct `channel`, `offset` or the stream", UPDATE),
     FailureKind.TOO_LONG: KindFacts("too long", "allow more hours", f"{AGAIN_ALL} --max-hours 1000"),
     FailureKind.NO_FFMPEG: KindFacts("ffmpeg is missing", "pip install imageio-ffmpeg", AGAIN_ALL),

@@ -83,7 +83,7 @@ _TABLE = {
         "--srt --subtitles --subtitle --subs --subtitle-format": "Subtitles are given by --formats srt",
         "--burn-subtitles --burn-in --hardsub --hardsubs": "Subtitles in the picture: `voxbatch run SOURCE --burn`",
         "--embed --embed-subs --softsub --softsubs": "Subtitles as a track of the video: `voxbatch run SOURCE --mux`",
-        "--fps --framerate": "The frame rate of subtitles is given by --frame-rate 25",
+        "--fps --framerate": "Subtitles take the frame rate of each video; --frame-rate 25 is for all",
         "--style --font --font-size --fontsize --font-name --color --force-style": _STYLES,
         "--shift --delay --itsoffset": _SHIFT,
         "--exclude --ignore": "Only some files of a folder: --include '*.mp4'",

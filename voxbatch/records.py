@@ -433,6 +433,8 @@ class Transcript(TranscriptViews):
     """The subtitles that a person has timed, with line feeds between their lines. Empty if nobody has."""
     audio: str = field(default="", compare=False)
     """Place of the recording, for a player. Empty if it has none, as bytes and arrays."""
+    frame_rate: float | None = None
+    """Frames per second of the recording's video, at which subtitles begin. None if it has no picture."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -105,7 +105,9 @@ def test_each_command_for_failures_works(
     (tmp_path / "r3.wav").write_text("no audio")
     done = voxbatch("run", "m.jsonl", *SCRIPTED, "--max-hours", "0.001")
     assert done.returncode == 3, done.stderr
-    assert done.stdout.endswith("1 not audio: nothing can be transcribed; leave such files out\n")
+    assert done.stdout.endswith(
+        "1 not audio: nothing can be transcribed; leave them out, of a folder by --include '*.mp4'\n"
+    )
     recording("r1.wav", 1.5)
     for before, failed in (("1 not found: .*\n  then", 2), ("1 too long: .*\n  then", 1)):
         again = voxbatch(*advised(done.stdout, before))

@@ -125,6 +125,23 @@ def test_pysubs2_reads_ttml(run: Run) -> None:
         assert found[-1].end / 1000 <= line["audio_duration"] + 1
 
 
+def test_subtitles_of_speech_keep_the_rules_of_broadcasters(run: Run) -> None:
+    """By pysubs2: at most two lines of 42 characters, 5/6 s to 7 s, gaps of 2 frames or at least 12 of 24 a second, no
+    break in a text that fits a line, and no word alone that does not end a sentence.
+    """
+    for line in run.lines:
+        cues = pysubs2.load(str(run.out / "srt" / f"{line['id']}.srt"))
+        for cue in cues:
+            lines = cue.plaintext.split("\n")
+            assert len(lines) <= 2
+            assert max(map(len, lines)) <= 42
+            assert len(lines) == 1 or len(" ".join(lines)) > 42
+            assert 833 <= cue.duration <= 7000
+            assert len(cue.plaintext.split()) > 1 or cue.plaintext.endswith((".", "?", "!"))
+        gaps = [round((following.start - cue.end) * 24 / 1000) for cue, following in pairwise(cues)]
+        assert all(gap == 2 or gap >= 12 for gap in gaps)
+
+
 @pytest.mark.parametrize("form", ["srt", "vtt", "vtt-words"])
 def test_ffmpeg_reads_the_subtitles(run: Run, form: str) -> None:
     """ffmpeg converts the subtitles to SubRip with the same times and words."""

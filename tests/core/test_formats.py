@@ -98,20 +98,21 @@ def test_cues_keep_within_the_limits(transcript: Transcript, limits: CueLimits) 
     chosen speed.
     """
     cues = split_into_cues(transcript, limits)
-    frames = [tuple(round(ms * limits.frame_rate / 1000) for ms in (cue.start_ms, cue.end_ms)) for cue in cues]
-    open_gap = max(limits.min_gap, round(limits.frame_rate / 2))
+    rate = limits.frames_per_second(transcript.frame_rate)
+    frames = [tuple(round(ms * rate / 1000) for ms in (cue.start_ms, cue.end_ms)) for cue in cues]
+    open_gap = max(limits.min_gap, round(rate / 2))
     for cue, (start, end), (following, _) in zip(cues, frames, [*frames, (math.inf, math.inf)][1:], strict=True):
         assert following - end == limits.min_gap or following - end >= open_gap
         assert (cue.start_ms, cue.end_ms) == (
-            round(start * 1000 / limits.frame_rate),
-            round(end * 1000 / limits.frame_rate),
+            round(start * 1000 / rate),
+            round(end * 1000 / rate),
         )
         assert 1 <= len(cue.lines) <= limits.max_lines
         assert all(line == line.strip() and 1 <= len(line) <= limits.max_line for line in cue.lines)
         assert isinstance(cue.start_ms, int)
         assert isinstance(cue.end_ms, int)
         assert 0 <= cue.start_ms < cue.end_ms <= cue.start_ms + MAX_CUE_MS + 1
-        is_limited = cue.end_ms - cue.start_ms >= MAX_CUE_MS - 1000 / limits.frame_rate or following - end <= open_gap
+        is_limited = cue.end_ms - cue.start_ms >= MAX_CUE_MS - 1000 / rate or following - end <= open_gap
         seconds = (cue.end_ms - cue.start_ms) / 1000
         assert is_limited or len("".join(cue.lines)) / limits.max_cps <= seconds + 0.002
 

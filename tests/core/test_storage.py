@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import Stores
+from voxbatch.storage import Stores, remove_command
 from voxbatch.storage.local import LocalStore
 
 
@@ -291,3 +291,18 @@ def test_only_regular_files_open(tmp_path: Path) -> None:
         for path, why in refused.items():
             with pytest.raises(AudioError, match=why):
                 Stores().recording(str(path))
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "command"),
+    [
+        ("/my out", "parts/a.jsonl", "rm '/my out/parts/a.jsonl'"),
+        ("/my out", "parts/a-*", "rm '/my out/parts'/a-*"),
+        ("gs://b/out", "parts/a-*", "gcloud storage rm 'gs://b/out/parts/a-*'"),
+        ("s3://b/out", "parts/a.jsonl", "aws s3 rm s3://b/out/parts/a.jsonl"),
+        ("s3://b/out", "parts/a-*", "aws s3 rm s3://b/out/parts/ --recursive --exclude '*' --include 'a-*'"),
+    ],
+)
+def test_one_command_removes_files_of_a_pattern(place: str, name: str, command: str) -> None:
+    """The shell expands a pattern of local names; the programs of the stores expand their own."""
+    assert remove_command(place, name) == command

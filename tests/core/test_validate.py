@@ -60,8 +60,8 @@ def test_a_missing_recording_is_not_valid(voxbatch: Voxbatch, manifest: Manifest
 
 
 def test_headers_are_read_on_request(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """--check-audio opens each recording: it adds up the hours, and finds what is no audio or a video without sound.
-    It says how many headers tell no duration.
+    """--check-audio opens each recording: it adds up the hours, finds what is no audio, and tells a video without
+    sound. It says how many headers tell no duration.
     """
     recording("a.wav", 36)
     recording("b.flac", 36)
@@ -76,11 +76,12 @@ def test_headers_are_read_on_request(voxbatch: Voxbatch, recording: Recorder, tm
     done = voxbatch("validate", "m.jsonl", "--check-audio")
     assert (done.returncode, done.stderr) == (3, "")
     shown = done.stdout.splitlines()
-    assert shown[0] == "m.jsonl: 7 items, 4 of them cannot be transcribed"
+    assert shown[0] == "m.jsonl: 7 items, 3 of them cannot be transcribed"
     assert shown[1].startswith("  1 × not audio in a format that libsndfile or ffmpeg knows: it looks like text (")
     assert shown[2] == f"  1 × No such file or directory (line 4: {tmp_path}/gone.wav)"
-    assert shown[3] == f"  1 × it has no audio track (line 5: {tmp_path}/silent.mp4)"
-    assert shown[4].startswith("  1 × `offset` is 40, and the recording ends at 36.00 s (line 7: ")
+    assert shown[3].startswith("  1 × `offset` is 40, and the recording ends at 36.00 s (line 7: ")
+    empty = "the video has no audio track: no text will come of it"
+    assert shown[4] == f"  1 × {empty} (line 5: {tmp_path}/silent.mp4)"
     assert shown[5] == "0.03 hours by the headers of 4 recordings; 0 with a reference"
 
 

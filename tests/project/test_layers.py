@@ -21,7 +21,7 @@ PACKAGE = ROOT / "voxbatch"
 LAYERS = (
     ("failure_kinds",),
     ("errors", "hints", "languages", "parts", "safe_text", "__init__"),
-    ("onnx_runtime", "rounding", "settings", "shared_samples", "views", "word"),
+    ("frame_rate", "onnx_runtime", "rounding", "settings", "shared_samples", "views", "word"),
     ("log", "records", "work"),
     ("process", "speech", "storage", "voice"),
     ("stores",),

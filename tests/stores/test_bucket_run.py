@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import servers
 import soundfile
-from conftest import Voxbatch, environment
+from conftest import Recorder, Voxbatch, environment
 from fork_server import ForkedProcess, ForkServer
 from outputs import committed
 from web_server import served_folder
@@ -282,3 +282,18 @@ def test_recordings_on_a_web_server_are_transcribed(voxbatch: Voxbatch, tmp_path
     assert [json.loads(line)["id"] for line in allowed.lines("transcripts.jsonl")] == ["a.wav"]
     assert "there is no such" in json.loads(next(allowed.lines("failures.jsonl")))["message"]
     assert b"hush" not in (allowed.read("summary.json") or b"") + (allowed.read("run.json") or b"")
+
+
+def test_subtitles_beside_recordings_in_a_bucket_are_corrected(
+    voxbatch: Voxbatch, recording: Recorder, place: servers.Place, tmp_path: Path
+) -> None:
+    """A person edits an .srt file that `--beside` wrote into a bucket: `correct OUT` takes it in, as of a folder."""
+    for number in range(6):
+        place.put(f"videos/{number}.wav", recording("a.wav", 2.0).read_bytes())
+    run = ("run", f"{place.uri}/videos/", "-o", "out", "--beside", "--engine", "scripted")
+    assert voxbatch(*run).returncode == 0
+    subtitles = place.look("videos/3.srt")
+    place.put("videos/3.srt", subtitles.replace(b"w1", b"one"))
+    done = voxbatch("correct", "out", "--engine", "none")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 item corrected"), done.stderr
+    assert "w0 one w2" in (tmp_path / "out" / "srt" / "3.srt").read_text().replace("\n", " ")

@@ -132,6 +132,7 @@ TREE = {
     "a.wav": b"", "b.FLAC": b"", "b.txt": b"\xef\xbb\xbf caf\xc3\xa9 \r\n", "c.mp3": b"", "c.TXT": b"zwei",
     "data:1.wav": b"", "deep/er/d.ogg": b"", "deep/er/d.txt": b"", "notes.txt": b"no recording's",
     ".hidden.wav": b"", ".git/e.wav": b"", "deep/.x/f.wav": b"", "list.m3u8": b"", "raw.pcm": b"", "none": b"",
+    "e.wav": b"", "e.LAB": b"five\n", "f.mp4": b"", "f.mp4.txt": b"six", "g.mp4": b"", "g.srt": b"1\n",
 }  # fmt: skip
 
 
@@ -152,10 +153,11 @@ def test_prefix_gives_the_manifest_of_a_folder(bucket: Bucket, tmp_path: Path, p
     assert of_prefix == of_folder == {".pcm": 1}
     with open_source(f"{bucket.uri}/{prefix}") as source:
         assert source.note.startswith("left out 1 file of other kinds (1 .pcm); ")
-        assert source.note.endswith("; references: 3 beside recordings, such as b.txt")
+        taken = "references: 5 beside recordings, such as b.txt; 1 .srt beside recordings not taken as references; "
+        assert f"; {taken}to score against them: voxbatch score OUT --ref FOLDER" in source.note
         assert source.base == f"{bucket.uri}/{prefix}"
         assert {item.audio for item in items(source)} == {f"{bucket.uri}/{prefix}{item.id}" for item in items(source)}
-        assert survey(source).with_text == 3
+        assert survey(source).with_text == 5
         assert {item.id: item.text for item in items(source)}["b.FLAC"] == "café"
     with open_source(f"{bucket.uri}/{prefix}b.FLAC") as source:
         assert source.note == "references: 1 beside recordings, such as b.txt"

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -534,7 +533,7 @@ def test_a_correction_stays_if_the_recording_does(recording: Recorder, voxbatch:
 
 
 def test_overwrite_refuses_to_delete_corrections(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Nothing is deleted, also with --limit. Another OUT leaves the corrected file beside the recording, and the
+    """Nothing is deleted, also with --limit. Another OUT leaves the corrected file beside the recording, and the one
     command of the message drops the corrections."""
     run = ("run", "talks", "--formats", "srt", "--beside", *ENGINE)
     assert voxbatch(*run, "-o", "out").returncode == 0
@@ -550,8 +549,9 @@ def test_overwrite_refuses_to_delete_corrections(out: Path, voxbatch: Voxbatch, 
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert voxbatch(*run, "-o", "other").returncode == 0
     assert "w0 one two" in (tmp_path / "talks" / "a.srt").read_text()
-    for command in message.rsplit("to drop them first: ")[1].split(";"):
-        subprocess.run(shlex.split(command), check=True)
+    command = message.rsplit("to drop them first: ")[1]
+    assert "; " not in command
+    subprocess.run(command, shell=True, check=True)  # the shell expands the pattern
     done = voxbatch(*run, "-o", "out", "--overwrite")
     assert (done.returncode, read_lines(out)["a.wav"]["pred_text"]) == (0, "w0 w1 w2 w3 w4 w5"), done.stderr
 
@@ -1020,3 +1020,38 @@ def test_a_correction_continues_after_a_loss_of_power(out: Path, voxbatch: Voxba
         left = sorted((os.path.relpath(path, out), len(content)) for path, content in state.items())
         assert done.returncode == 0, (left, done.stderr)
         assert contents(Stores().out(str(out))) == expected, left
+
+
+def test_a_corrected_file_alone_names_its_run(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """`correct FILE` finds OUT by the folder of a file beside its recording, by the recording, and above a file in OUT.
+    A file elsewhere needs the OUT.
+    """
+    recording("talks/day/a.wav", 2.1)
+    recording("alone.wav", 2.1)
+    assert voxbatch("run", "talks", "--beside", *ENGINE).returncode == 0
+    assert voxbatch("run", "alone.wav", "--beside", *ENGINE).returncode == 0
+    for file, out in (("talks/day/a.srt", "talks"), ("alone.srt", "alone"), ("talks.voxbatch/srt/day/a.srt", "talks")):
+        replace_in(tmp_path / file, ("w1" if "." not in file[:6] else "w2", "new"))
+        done = voxbatch("correct", file, "--engine", "none")
+        assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 item corrected"), done.stderr
+        assert " new " in next(iter(read_lines(tmp_path / f"{out}.voxbatch").values()))["pred_text"]
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(tmp_path / "alone.srt", tmp_path / "elsewhere" / "alone.srt")
+    refused = voxbatch("correct", "elsewhere/alone.srt")
+    told = "elsewhere/alone.srt is a file, and no run is near it; give the OUT of its run first: voxbatch correct OUT "
+    assert (refused.returncode, f"{told}elsewhere/alone.srt" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_another_model_is_compared_with_what_a_person_has_corrected(
+    out: Path, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """A correction is the reference of an item that has none, so that `compare` shows where a later text differs."""
+    replace_in(out / "srt" / "a.srt", ("w1 w2", "one two"))
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    (tmp_path / "says.json").write_text(json.dumps({"count": ["w0 one w2 w3 w4 w5", "w0 w1 w2 w3"]}))
+    other = ("run", "talks", "-o", "other", *ENGINE, "--engine-option", f"says={tmp_path}/says.json")
+    assert voxbatch(*other).returncode == 0
+    compared = json.loads(voxbatch("compare", "out", "other", "--json").stdout)
+    [item] = compared["changed"]
+    assert (item["reference"], item["text_b"]) == ("w0 one two w3 w4 w5", "w0 one w2 w3 w4 w5")
+    assert (item["errors_a"], item["errors_b"], compared["without_reference"]) == (0, 1, 1)

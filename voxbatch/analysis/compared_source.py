@@ -15,7 +15,7 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.file_digest import RunningDigest
 from voxbatch.output.layout import FAILURES, TRANSCRIPTS
-from voxbatch.output.lines import parse_merged_line
+from voxbatch.output.lines import parse_merged_line, recogniser_keys
 from voxbatch.output.summary import Summary, read_summary
 from voxbatch.scoring.corpus import group_of, line_language
 from voxbatch.scoring.counts import ErrorCounts
@@ -113,6 +113,7 @@ class ComparedSource:
     def _run_entry(self, line: dict[str, Any], is_done: bool) -> ComparedLine:
         lang, counts = line_language(line, self._language), None
         tag = scored_language(lang)
+        is_corrected = is_done and recogniser_keys(line) is not None
         has_counts = is_done and line.get("text") is not None
         has_these_rules = self._recorded_rules.get(tag) == normalizer_name(tag, self._rules)
         if has_counts and scored_language(line.get("lang")) == tag and has_these_rules:
@@ -120,7 +121,8 @@ class ComparedSource:
         return ComparedLine(
             id=line["id"],
             path=line[AUDIO_KEY],
-            reference=line.get("text"),
+            # A person has corrected the text of an item, which is then as good as a reference.
+            reference=line["pred_text"] if is_corrected and line.get("text") is None else line.get("text"),
             text=line["pred_text"] if is_done else None,
             lang=lang,
             is_given=self._language is not None or not line.get(DETECTED_LANGUAGE),

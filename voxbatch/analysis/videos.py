@@ -22,10 +22,10 @@ from pathlib import Path
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
-from voxbatch.config import RunOptions
 from voxbatch.errors import VoxbatchError
 from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
+from voxbatch.frame_rate import AUTO
 from voxbatch.log import Log
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
@@ -38,7 +38,6 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.process.child import for_program
-from voxbatch.settings import settings_of
 from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
@@ -50,7 +49,8 @@ _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
 
 
 _WRITTEN, _CURRENT, _FOREIGN = "written", "there before, and left as they are", "there before, and not replaced"
-"""The states of a copy, for messages."""
+_SILENT = "not made, because nobody speaks in them"
+"""The states of a copy, for messages. There is no track without subtitles."""
 
 
 class VideoError(VoxbatchError):
@@ -64,9 +64,13 @@ class _Copy:
     video: str
     place: str
     state: str
-    """_WRITTEN, _CURRENT or _FOREIGN."""
-    frame_rate: float | None
-    """Frames per second of the video."""
+    """_WRITTEN, _CURRENT, _FOREIGN or _SILENT."""
+    frame_rate: float | None = None
+    """Frames per second of the video, with three decimals."""
+    cue_rate: float = 0.0
+    """Frames per second at which its subtitles begin, with three decimals."""
+    is_known: bool = True
+    """True if OUT has the frame rate. Earlier versions did not keep it."""
 
 
 def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
@@ -97,25 +101,29 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
         if place is None or is_remote(place):
             continue
         try:
-            text = Document(line["id"], read_transcript(line), limits=files.limits).written("srt")
+            transcript = read_transcript(line)
+            text = Document(line["id"], transcript, limits=files.limits).written("srt")
             subtitles = [
                 _kept_subtitles(store, ids.name(line["id"]), place, own, forms)
                 or text.encode("utf-8", "surrogateescape")
                 for forms in KEPT_FORMATS
             ]
-            if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
-                copies.append(copy)
+            if not any(map(bytes.strip, subtitles)):
+                copies += [_Copy(line[AUDIO_KEY], line[AUDIO_KEY], _SILENT)] if in_picture is not None else []
+            elif (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
+                rate = transcript.frame_rate
+                cue_rate = round(files.limits.frames_per_second(rate), 3)
+                copies.append(replace(copy, cue_rate=cue_rate, is_known=rate is not None))
         except VoxbatchError as e:
             log.warning("video", text=f"no copy with subtitles of {line[AUDIO_KEY]}: {e}")
-    for text in _messages(copies, files.limits.frame_rate, store.place, in_picture):
+    for text in _messages(copies, store.place, in_picture):
         log.info("video", text=text)
 
 
-def _messages(copies: Sequence[_Copy], frame_rate: float, place: str, in_picture: bool | None) -> Iterator[str]:
-    """Yield how many copies have each state, and which videos have another frame rate than the subtitles.
+def _messages(copies: Sequence[_Copy], place: str, in_picture: bool | None) -> Iterator[str]:
+    """Yield how many copies have each state, and which videos have another frame rate than their subtitles.
 
     Args:
-        frame_rate: that of the subtitles.
         place: OUT.
     """
     command, kind = f"voxbatch merge {shlex.quote(place)}", "--burn" if in_picture else "--mux"
@@ -125,14 +133,14 @@ def _messages(copies: Sequence[_Copy], frame_rate: float, place: str, in_picture
         if state == _FOREIGN:
             text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command} {kind}"
         yield text
-    declared = settings_of(RunOptions)["frame_rate"]
-    for rate, count in Counter(copy.frame_rate for copy in copies).items() if in_picture is not None else ():
-        if rate is not None and abs(rate - frame_rate) > 0.001 and not declared.broken_rule(rate):
-            first = next(copy.video for copy in copies if copy.frame_rate == rate)
-            yield (
-                f"videos with {rate:g} frames a second: {count:,}, the first is {first}; the subtitles begin with "
-                f"frames of {frame_rate:g} a second, unless: {command} --frame-rate {rate:g} {kind}"
-            )
+    others = [copy for copy in copies if copy.frame_rate not in (None, copy.cue_rate) and in_picture is not None]
+    for (rate, cue_rate, is_known), count in Counter((c.frame_rate, c.cue_rate, c.is_known) for c in others).items():
+        first = next(copy.video for copy in others if (copy.frame_rate, copy.cue_rate) == (rate, cue_rate))
+        remedy = AUTO if is_known else f"{rate:g}"
+        yield (
+            f"videos with {rate:g} frames a second: {count:,}, the first is {first}; the subtitles begin with "
+            f"frames of {cue_rate:g} a second, unless: {command} --frame-rate {remedy} {kind}"
+        )
 
 
 def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles, forms: Sequence[str]) -> bytes | None:
@@ -178,7 +186,7 @@ def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, o
     log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
     if not log.has_video:
         return None
-    rate = _exact_rate(log.frame_rate)
+    rate = log.frame_rate
     if not outdated and os.path.lexists(place):
         return _Copy(video, place, _CURRENT if is_current else _FOREIGN, rate)
     if in_picture is None:
@@ -206,14 +214,6 @@ def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, o
                 return _Copy(video, place, _FOREIGN, rate)
     own.mark([(place, _made_of(_state(place), subtitles, in_picture))])
     return _Copy(video, place, _WRITTEN, rate)
-
-
-def _exact_rate(rate: float | None) -> float | None:
-    """Return a frame rate that ffmpeg has rounded to two decimals: 29.97 → 29.97, 23.98 → 23.976."""
-    if rate is None:
-        return None
-    of_ntsc = round(rate) * 1000 / 1001
-    return round(of_ntsc, 3) if abs(rate - of_ntsc) < 0.006 else rate
 
 
 def _present_copy(place: str, by_kind: Sequence[bytes], in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:

@@ -51,7 +51,7 @@ class ShardKeywords(TranscribeKeywords, total=False):
     max_line: int | None
     max_lines: int | None
     max_cps: float | None
-    frame_rate: float | None
+    frame_rate: str | float | None
     min_gap: int | None
     limit: int | None
     allow_outside: bool

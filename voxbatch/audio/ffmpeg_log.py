@@ -9,6 +9,8 @@ import errno
 import os
 import re
 
+from voxbatch import frame_rate
+
 MAX_LINE_BYTES = 10_000
 """Length at which a message is cut off."""
 MIN_PCM_SHARE = 0.98
@@ -24,7 +26,8 @@ _STREAM = re.compile(
     r" *Stream #0:\d+(?:\[\w+\])?(?:\((\w+)\))?: (Audio|Video|Subtitle): (?!.*\(attached pic\))([^,(]*)[^,]*(.*)"
 )
 """A stream: " Stream #0:1[0x2](eng): Audio: aac (LC) (mp4a / 0x6134706D), 44100 Hz, stereo, fltp, 128 kb/s"."""
-_FRAME_RATE = re.compile(r", ([\d.]+) fps")
+_FRAME_RATE = re.compile(r", ([\d.]+) fps(?:, ([\d.]+)(k?) tbr)?")
+"""Frames of a video stream, on average and at most: ", 23.98 fps, 23.98 tbr, 24k tbn"."""
 _JUMP = re.compile(r"timestamp discontinuity .*?: (\d+), new offset=")
 """Message about a gap in the timestamps that ffmpeg closes, with the gap in microseconds. It closes gaps of more than
 10 s in MPEG-TS. A negative number means that files were joined."""
@@ -49,7 +52,9 @@ class FFmpegLog:
         """Description of each audio stream: "eng, aac, 44100 Hz, stereo"."""
         self.has_video = False
         self.frame_rate: float | None = None
-        """Frames per second of the first video stream, with two decimals."""
+        """Frames per second of the first video stream, as subtitles take it. None if there is none, or no usual one."""
+        self.average_frame_rate: float | None = None
+        """Frames per second on average, if they come at varying times. Otherwise None."""
         self.num_subtitles = 0
         self.first_error: str | None = None
         """First message of an error of any kind. It gives the cause; later messages only say that ffmpeg stopped."""
@@ -122,8 +127,13 @@ class FFmpegLog:
             if kind != "Audio":
                 self.has_video |= kind == "Video"
                 if self.frame_rate is None and (rate := _FRAME_RATE.search(details)):
-                    self.frame_rate = float(rate[1])
+                    self._read_frame_rate(float(rate[1]), float(rate[2] or 0) * (1000 if rate[3] else 1) or None)
                 self.num_subtitles += kind == "Subtitle"
                 return
             description = [codec.strip(), *details.split(", ")[1:3]]
             self.audio_streams.append(", ".join(([] if language in (None, "und") else [language]) + description))
+
+    def _read_frame_rate(self, average: float, base: float | None) -> None:
+        rate, is_variable = frame_rate.of_stream(average, base) if average else (0.0, False)
+        if frame_rate.is_usable(rate):
+            self.frame_rate, self.average_frame_rate = rate, average if is_variable else None

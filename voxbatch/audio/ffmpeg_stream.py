@@ -136,7 +136,8 @@ class FFmpegStream:
     """Decoder of a recording through ffmpeg.
 
     Attributes `rate` (Hz) and `channels` come from the header of ffmpeg's output, and `audio_streams` (a description of
-    each audio stream) and `layout` (of the channels, such as "5.1(side)") from its messages.
+    each audio stream), `layout` (of the channels, such as "5.1(side)"), `frame_rate` and `average_frame_rate` (see
+    FFmpegLog) from its messages.
 
     Args:
         recording: an open recording, which is not closed here.
@@ -209,6 +210,7 @@ class FFmpegStream:
             raise
         self.audio_streams = tuple(self._log.audio_streams)
         self.layout = self._log.audio_streams[audio_stream].rpartition(", ")[2]
+        self.frame_rate, self.average_frame_rate = self._log.frame_rate, self._log.average_frame_rate
         self._timeline = Timeline(self.rate, has_timestamps=self._log.format not in WITHOUT_TIMESTAMPS)
         self._skipped_frames = round((offset - begin) * self.rate)
 
@@ -397,7 +399,8 @@ class FFmpegStream:
             return AudioError("the file is cut: its end is missing, with the index (moov) that a player needs")
         if "matches no streams" in first:
             if not (num_streams := len(self._log.audio_streams)):
-                return AudioError("it has no audio track", FailureKind.NO_AUDIO_TRACK)
+                kind = FailureKind.NO_AUDIO_TRACK if self._log.has_video else FailureKind.NOT_AUDIO
+                return AudioError("it has no audio track", kind)
             streams = "audio stream 0 only" if num_streams == 1 else f"audio streams 0 to {num_streams - 1}"
             text = f"audio stream {self._audio_stream} was asked for; the recording has {streams}"
             return AudioError(text, FailureKind.NO_SUCH_PART)

@@ -64,6 +64,7 @@ def decode(
     channels: str | None = None,
     language: str | None = None,
     warn: Warn = lambda message: None,
+    tell_frame_rate: Callable[[float], None] = lambda rate: None,
 ) -> Iterator[Waveform]:
     """Decode a recording to float32 at 16 kHz: mono, unless its channels are separate.
 
@@ -81,6 +82,7 @@ def decode(
             does a recording that is several files.
         language: code of the language that is spoken, which a film's audio streams may be tagged with.
         warn: called with one line for each repair, for each sign of lost audio, and for each recording that ends early.
+        tell_frame_rate: called with the frames per second of the picture, if there is one.
 
     Yields:
         Waveforms that join without gaps or overlap. The first one starts at `offset` on the recording's clock.
@@ -90,7 +92,7 @@ def decode(
         FFmpegKilledError: ffmpeg was killed; a retry may succeed.
         StorageError: the place that the recording is fetched from fails.
     """
-    part = _Part(recording, name, offset, duration, channel, audio_stream, channels, language, warn)
+    part = _Part(recording, name, offset, duration, channel, audio_stream, channels, language, warn, tell_frame_rate)
     starts = file_starts(recording, None if duration is None else offset + duration)
     if len(starts) > 1:
         if any(recording.pread(4, start) != b"OggS" for start in starts):  # chained Ogg is usual
@@ -123,6 +125,7 @@ class _Part:
     channels: str | None
     language: str | None
     warn: Warn
+    tell_frame_rate: Callable[[float], None]
 
 
 def _decode_files(part: _Part, starts: list[int]) -> Generator[Samples]:
@@ -198,12 +201,26 @@ def _open(part: _Part) -> Native:
                 raise _no_such_stream(highest)
             else:
                 return native
+    return _opened_by_ffmpeg(part, reason, seek, header_audio)
+
+
+def _opened_by_ffmpeg(part: _Part, reason: str, seek: bool, audio: AudioBytes | None) -> FFmpegStream | MixedStreams:
+    """Open a recording with ffmpeg, and tell the frame rate of its picture.
+
+    Args:
+        reason, seek, audio: see FFmpegStream.
+    """
     from voxbatch.audio.stream_choice import open_stream
 
-    return open_stream(
-        recording, part.name, part.offset, part.audio_stream, reason, part.warn, seek=seek, audio_bytes=header_audio,
+    stream = open_stream(
+        part.recording, part.name, part.offset, part.audio_stream, reason, part.warn, seek=seek, audio_bytes=audio,
         language=part.language,
     )  # fmt: skip
+    if stream.frame_rate:
+        part.tell_frame_rate(stream.frame_rate)
+    if average := stream.average_frame_rate:
+        part.warn(f"the video has a variable frame rate, {average:g} on average: subtitles may begin between frames")
+    return stream
 
 
 def _misread(native: SoundFileStream, recording: Recording) -> str | None:

@@ -27,7 +27,7 @@ from voxbatch.cli.options import (
     store_options,
     video_options,
 )
-from voxbatch.config import FORMATS, check_cues, check_formats
+from voxbatch.config import FORMATS, check_formats, checked_limits
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import in_words
 from voxbatch.log import Log
@@ -149,7 +149,7 @@ def _worker_lines(progress: Status) -> Iterator[str]:
     metavar="N",
     help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
 )
-@option("--frame-rate", type=float, metavar="N", help="Frames per second of the videos.")
+@option("--frame-rate", metavar="RATE", help="Frames per second of all videos, or auto: of each its own.")
 @option("--min-gap", type=int, metavar="N", help="Least frames between two subtitles.")
 @option(
     "--calibration",
@@ -167,7 +167,7 @@ def merge(
     calibration: str | None,
     videos: str,
     stores: Stores,
-    **limits: float | None,
+    **limits: Any,
 ) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself.
 
@@ -178,8 +178,7 @@ def merge(
     from voxbatch.output.merge_again import merge_again
 
     check_formats(formats)
-    check_cues(limits)
-    values = {"formats": formats or None, "beside": beside, "report": report, **limits}
+    values = {"formats": formats or None, "beside": beside, "report": report, **checked_limits(limits)}
     changes = {name: value for name, value in values.items() if value is not None}
     summary = merge_again(stores.out(out, COPIED_OUT), changes, Log(), stores, calibration)
     if videos or any(limit is not None for limit in limits.values()):

@@ -9,8 +9,9 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import click
 
@@ -20,7 +21,7 @@ from voxbatch.config import Config
 from voxbatch.display import first_failures, format_duration
 from voxbatch.engines import known_details
 from voxbatch.errors import StorageError
-from voxbatch.failure_kinds import in_words
+from voxbatch.failure_kinds import NO_AUDIO_TRACK, in_words
 from voxbatch.formats.document import Document
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import short_name
@@ -93,8 +94,13 @@ def first_texts(store: Store, kind: Work) -> list[tuple[str, str]]:
     with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
         # One parsed line at a time.
         lines = (json.loads(line) for line in islice(store.lines(kind.merged), SHOWN_TRANSCRIPTS))
-        return [(line["id"], products.text_of(line)) for line in lines]
+        return [(line["id"], products.text_of(line) or _why_empty(line)) for line in lines]
     return []
+
+
+def _why_empty(line: Mapping[str, Any]) -> str:
+    """Return the reason why a transcript is empty, if there was nothing to hear."""
+    return f"({NO_AUDIO_TRACK})" if NO_AUDIO_TRACK in line["warnings"] else ""
 
 
 def outcome_lines(

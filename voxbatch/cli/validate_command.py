@@ -71,7 +71,7 @@ def validate(
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
     policy = PathPolicy(allow_outside, only_under)
-    kinds, problems, unchecked, known, known_s, unknown = Kinds(), 0, 0, 0, 0.0, 0
+    kinds, notes, problems, unchecked, known, known_s, unknown = Kinds(), Kinds(), 0, 0, 0, 0.0, 0
     with open_source(source, stores=stores, include=include) as opened:
         try:
             surveyed = survey(opened, policy, limit)
@@ -83,14 +83,15 @@ def validate(
                 show(number)
                 unchecked += not check.was_checked
                 known, known_s = known + (check.seconds is not None), known_s + (check.seconds or 0)
-                unknown += check.seconds is None and check.problem is None
-                if check.problem is not None:
-                    problems += 1
+                unknown += check.seconds is None and (check.problem or check.note) is None
+                if reason := check.problem or check.note:
+                    problems += check.problem is not None
                     example = check.audio if opened.grows else f"{opened.place(check.line)}: {check.audio}"
-                    kinds.add(check.problem, example)
+                    (kinds if check.problem else notes).add(reason, example)
                     if list_all:
-                        click.echo(escape_controls(f"{example}: {check.problem}"))
-    lines = [*_outcome(opened, surveyed.items, problems, unchecked), *(() if list_all else _lines(kinds))]
+                        click.echo(escape_controls(f"{example}: {reason}"))
+    told = () if list_all else (*_lines(kinds), *_lines(notes))
+    lines = [*_outcome(opened, surveyed.items, problems, unchecked), *told]
     click.echo("\n".join(map(escape_controls, lines)))
     if unchecked:
         were = "1 recording at an address was" if unchecked == 1 else f"{unchecked:,} recordings at addresses were"

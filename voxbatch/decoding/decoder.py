@@ -166,7 +166,10 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
             report = report_success(task.audio, recording.last_arrival)
             notes = tuple(dict.fromkeys([*recording.warnings, *warnings]))
             levels, claimed_s = listener.levels, excerpts.claimed_s
-            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, levels, turns, claimed_s)
+            yield Decoded(
+                task.item, tuple(spans), notes, cpu_s, report, task.recording, levels, turns, claimed_s,
+                listener.frame_rate,
+            )  # fmt: skip
     except (EOFError, BrokenPipeError, ConnectionResetError, EngineError):
         raise  # the parent or the process of the networks is gone
     except Exception as e:  # a bug in a decoder fails only this item, with the error in its message
@@ -226,6 +229,7 @@ def chunks(
             channels=task.channels,
             language=task.lang,
             warn=warnings.append,
+            tell_frame_rate=listener.see,
         )
         try:
             blocks = without_echo(_limited(waveforms, task))

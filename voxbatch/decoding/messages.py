@@ -108,6 +108,8 @@ class Decoded:
     claimed_s: float | None = None
     """Seconds of the recording by its header, if only excerpts of it were decoded; 0 if the header does not tell. None
     if all of it was decoded."""
+    frame_rate: float | None = None
+    """Frames per second of the picture. None without one."""
 
     @property
     def seconds(self) -> float:

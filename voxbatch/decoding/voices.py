@@ -1,5 +1,5 @@
 """Listen to the blocks of a recording on their way to the cutting, and tell at its end who spoke when: the levels of
-channels that are recognised alone, or the turns of the speakers of a mixdown.
+channels that are recognised alone, or the turns of the speakers of a mixdown. Note the frame rate of a video.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ class VoiceListener:
         """Levels of each separate channel, block by block."""
         self._unmeasured: Samples = np.zeros((0, 0), np.float32)
         """The samples after the last whole frame of levels."""
+        self.frame_rate: float | None = None
+        """See Decoded."""
+
+    def see(self, frame_rate: float) -> None:
+        """Note the frame rate of the recording's picture."""
+        self.frame_rate = frame_rate
 
     @property
     def levels(self) -> tuple[bytes, ...]:

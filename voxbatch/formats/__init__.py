@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from voxbatch.frame_rate import AUTO, DEFAULT, exact
+
 
 @dataclass(frozen=True, slots=True)
 class CueLimits:
@@ -21,10 +23,14 @@ class CueLimits:
     max_cps: float = 20.0
     """Reading speed in columns per second. A cue outlasts its speech if a reader needs more time and the gap after it
     allows it. Faster speech is not cut."""
-    frame_rate: float = 24.0
-    """Frames per second of the video. Cues begin and end with a frame."""
+    frame_rate: float | str = AUTO
+    """Frames per second of all videos, or AUTO. Cues begin and end with a frame."""
     min_gap: int = 2
     """Frames without a cue between two cues."""
+
+    def frames_per_second(self, of_video: float | None) -> float:
+        """Return the exact frame rate at which the cues of a recording begin, by that of its video."""
+        return exact((of_video or DEFAULT) if isinstance(self.frame_rate, str) else self.frame_rate)
 
 
 DEFAULT_LIMITS = CueLimits()

@@ -96,14 +96,15 @@ def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, 
     pieces = list(pieces_of(transcript, limits.max_line))
     if has_labels:
         pieces = list(_labelled(pieces, limits.max_line))
-    plan = _CuttingPlan(pieces, limits, transcript.language)
+    rate = limits.frames_per_second(transcript.frame_rate)
+    plan = _CuttingPlan(pieces, limits, rate, transcript.language)
     cues = plan.cheapest_cues()
     lines = [plan.lines(i, j) for i, j in cues]
-    times = _frames_on_screen([pieces[i:j] for i, j in cues], limits)
+    times = _frames_on_screen([pieces[i:j] for i, j in cues], limits, rate)
     return [
         Cue(
-            round(start * 1000 / limits.frame_rate),
-            round(end * 1000 / limits.frame_rate),
+            round(start * 1000 / rate),
+            round(end * 1000 / rate),
             tuple(map(_joined, line)),
             line,
             line[0][0].speaker,
@@ -112,9 +113,11 @@ def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, 
     ]
 
 
-def _frames_on_screen(groups: Sequence[Sequence[LinePiece]], limits: CueLimits) -> Iterator[tuple[int, int]]:
-    """Yield the first frame of each cue, and the first frame after it."""
-    rate, gap = limits.frame_rate, limits.min_gap
+def _frames_on_screen(
+    groups: Sequence[Sequence[LinePiece]], limits: CueLimits, rate: float
+) -> Iterator[tuple[int, int]]:
+    """Yield the first frame of each cue, and the first frame after it, of so many frames per second."""
+    gap = limits.min_gap
     shortest, longest, open_gap = (
         math.ceil(MIN_CUE_MS * rate / 1000),
         math.floor(MAX_CUE_MS * rate / 1000),
@@ -247,8 +250,8 @@ class _CuttingPlan:
     - a length below half a line, and too little time to read it before the next cue begins.
     """
 
-    def __init__(self, pieces: Sequence[LinePiece], limits: CueLimits, language: str | None):
-        self._pieces, self._limits = pieces, limits
+    def __init__(self, pieces: Sequence[LinePiece], limits: CueLimits, rate: float, language: str | None):
+        self._pieces, self._limits, self._gap_s = pieces, limits, limits.min_gap / rate
         self._widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
         words = _breaking_words(language)
         self._penalties = [0.0]
@@ -316,7 +319,7 @@ class _CuttingPlan:
         columns = self._widths[j] - self._widths[i]
         cost = max(0.0, 1.0 - columns / (self._limits.max_line / 2))
         if j < len(self._pieces):
-            shown_s = self._pieces[j].start - self._pieces[i].start - self._limits.min_gap / self._limits.frame_rate
+            shown_s = self._pieces[j].start - self._pieces[i].start - self._gap_s
             cost += max(0.0, 1.5 - 1.5 * shown_s / FLASH_S)
             cost += min(2.0, max(0.0, columns - self._limits.max_cps * shown_s) / 20)
         return cost

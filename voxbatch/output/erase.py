@@ -14,6 +14,7 @@ from voxbatch.output import run_file
 from voxbatch.output.item_names import possible_files
 from voxbatch.output.layout import (
     AUDIO_FORMATS,
+    CORRECTED,
     FAILURES,
     LISTS,
     PARTS,
@@ -157,10 +158,10 @@ def _refuse_corrected(store: Store, generation: str) -> None:
     """Refuse to delete what a person has corrected: a recogniser does not bring it back."""
     names = correction_names(store, generation)
     if items := {tuple(key) for header in read_headers(store, names) for key in header.item_keys.tolist()}:
-        commands = "; ".join(remove_command(store.place, name) for name in names)
+        command = remove_command(store.place, f"{names[0].rpartition('/')[0]}/{CORRECTED}-*")
         raise ConfigError(
             f"{store.place} has corrections by hand of {counted(len(items), 'item')}, which --overwrite would delete: "
-            f"-o OTHER keeps them; to drop them first: {commands}"
+            f"-o OTHER keeps them; to drop them first: {command}"
         )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from voxbatch import frame_rate
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import KIND_KEY
 from voxbatch.formats.json_formats import transcript_dict
@@ -108,9 +109,10 @@ def transcript_line(
     if flags is None:
         flags = transcript.flags if translates else (*transcript.flags, *item_flags(transcript, given))
     languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
+    of_video = {} if transcript.frame_rate is None else {frame_rate.KEY: transcript.frame_rate}
     return {
-        **manifest_keys(item, folder, row), **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
-        **own,
+        **of_video, **manifest_keys(item, folder, row),
+        **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id, **own,
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
         **score_keys(counts),

@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from voxbatch import frame_rate
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.languages import primary_subtag
 from voxbatch.manifest.json_line import AUDIO_KEY
@@ -29,8 +30,9 @@ def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Tra
     timed = (recogniser_keys(line) or {}).get("subtitles", ())
     subtitles = tuple(Segment(cue["text"], cue["start"], cue["end"], cue.get("speaker")) for cue in timed)
     return Transcript(
-        text, words, segments, duration, warnings, language, flags_of(line), confidence, None, subtitles, audio
-    )
+        text, words, segments, duration, warnings, language, flags_of(line), confidence, None, subtitles, audio,
+        frame_rate.of_line(line),
+    )  # fmt: skip
 
 
 def _with_words(segments: Iterable[Mapping[str, Any]], words: Iterable[Word]) -> Iterator[Segment]:

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.config import check_cues, digest
+from voxbatch.config import checked_limits, digest
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.formats import DEFAULT_LIMITS
 from voxbatch.output.layout import (
@@ -96,7 +96,7 @@ class RunFacts:
         """
         settings = record_of(self.config, _KnownSettings)
         try:
-            check_cues({name: getattr(settings, name) for name in asdict(DEFAULT_LIMITS)})
+            checked_limits({name: getattr(settings, name) for name in asdict(DEFAULT_LIMITS)})
         except ConfigError as e:
             raise ValueError(str(e)) from e
 
@@ -144,7 +144,7 @@ class _KnownSettings:
     max_line: Number | None = None
     max_lines: Number | None = None
     max_cps: Number | None = None
-    frame_rate: Number | None = None
+    frame_rate: Number | str | None = None
     min_gap: Number | None = None
 
 

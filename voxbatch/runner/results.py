@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from voxbatch.config import RunOptions
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
+from voxbatch.failure_kinds import NO_AUDIO_TRACK, FailureKind
 from voxbatch.output.latency import Latency
 from voxbatch.output.parts import PartEntry
 from voxbatch.records import SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Span, SpokenRecording, Transcript
@@ -17,6 +18,7 @@ from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
 from voxbatch.runner.steps import Steps
+from voxbatch.storage.circuit_breaker import Reachable
 
 if TYPE_CHECKING:
     from voxbatch.runner.long_texts import LongTextCounter
@@ -156,13 +158,21 @@ class Results:
                 self._add_result(event)
             case Undecodable():
                 if (pending := self._in_progress.items.get(event.item)) is not None:
-                    self._finish(pending, event.failure)
+                    self._finish(pending, self._without_sound(pending, event) or event.failure)
             case Decoded():
                 if (pending := self._in_progress.items.get(event.item)) is not None:
                     pending.decoded = event
                     if pending.item.duration is None:
                         self._progress.expect(event.item, event.seconds)
                     self._finish_if_complete(pending)
+
+    def _without_sound(self, pending: PendingItem, event: Undecodable) -> Outcome | SpokenRecording | None:
+        """Return the outcome of a video without an audio track, as of one in which nobody speaks; None for a failure.
+        Folders of videos have scenes that were filmed without sound."""
+        if event.failure.kind is not FailureKind.NO_AUDIO_TRACK or self._outcomes.needs_sound:
+            return None
+        silent = Decoded(event.item, (), (NO_AUDIO_TRACK,), 0.0, Reachable("", 0.0), event.recording)
+        return self._outcomes.outcome(pending, silent)
 
     def _add_result(self, event: ChunkResult) -> None:
         result = event.result

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch import engines, work
@@ -52,6 +53,9 @@ Decode = Callable[[int, str], Iterator[Message]]
 
 class Outcomes(Protocol):
     """Makes the outcomes of items from the results of their chunks. The main thread alone uses it."""
+
+    needs_sound: bool
+    """False if a video without an audio track has an outcome, as one in which nobody speaks. Otherwise it fails."""
 
     def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | SpokenRecording | None:
         """Return the outcome of an item all of whose chunks have results. None if something else is still missing."""
@@ -295,6 +299,8 @@ class Steps:
 class Transcripts:
     """The outcomes of items that are transcribed."""
 
+    needs_sound = False
+
     def __init__(self, additions: Sequence[Addition]) -> None:
         self._additions = additions
 
@@ -305,7 +311,7 @@ class Transcripts:
             return hypotheses
         transcripts = (addition.transcript(decoded, hypotheses) for addition in self._additions)
         transcript = next(filter(None, transcripts), None) or stitch(decoded.spans, hypotheses, decoded.warnings)
-        return self.finished(transcript, pending.item)
+        return self.finished(replace(transcript, frame_rate=decoded.frame_rate), pending.item)
 
     def finished(self, transcript: Transcript, item: Item) -> Transcript:
         """Return the transcript as the line has it."""

@@ -19,6 +19,7 @@ from voxbatch.audio.waveforms import is_mpeg_audio
 from voxbatch.decoding import DecoderPool, DecodeTask, Undecodable, warm_pool
 from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.errors import AudioError, StorageError
+from voxbatch.failure_kinds import NO_AUDIO_TRACK, FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.records import SAMPLING_RATE, Item
 from voxbatch.runner.workload import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
@@ -45,6 +46,8 @@ class CheckedItem:
     """Path or address, safe to show."""
     problem: str | None = None
     """Reason why the item would fail, without the path; None if none was found."""
+    note: str | None = None
+    """Reason why its transcript will be empty."""
     seconds: float | None = None
     """Duration by the header, if it was read and tells one."""
     was_checked: bool = True
@@ -168,10 +171,12 @@ def _read_header(
             seconds, is_certain = headers.best_seconds(recording)
             if seconds is not None and seconds <= item.offset and item.offset:
                 problem = f"`offset` is {item.offset:g}, and the recording ends at {seconds:.2f} s"
-                return CheckedItem(item.line, shown, problem, seconds), None
+                return CheckedItem(item.line, shown, problem, seconds=seconds), None
             is_proven = is_certain or (seconds is not None and is_mpeg_audio(recording))
             report = report_success(item.audio, recording.last_arrival)
         if not is_proven and (failed := trials.failure(item)):
+            if failed.failure.kind is FailureKind.NO_AUDIO_TRACK:
+                return CheckedItem(item.line, shown, note=f"{NO_AUDIO_TRACK}: no text will come of it"), failed.report
             return CheckedItem(item.line, shown, _reason(failed.failure.message, shown)), failed.report
         return CheckedItem(item.line, shown, seconds=seconds), report
     except (AudioError, StorageError) as e:

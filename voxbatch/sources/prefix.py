@@ -21,8 +21,9 @@ from voxbatch.sources.references import (
     MAX_REFERENCE_BYTES,
     REFERENCE_TOO_LONG,
     References,
+    add_text,
     bad_reference,
-    canonical,
+    names_beside,
     read_reference,
     spellings,
 )
@@ -35,8 +36,8 @@ from voxbatch.storage.temporary_files import temporary_file
 CONCURRENT_READS = 16
 """Number of references read at a time."""
 
-_REFERENCE_SUFFIXES = (".txt", ".TXT")
-"""Extensions of references. Those in other forms are read of local folders only."""
+_ONE_OBJECT_SUFFIXES = (".txt", ".TXT")
+"""Extensions of the reference of a single object, each of which takes a request."""
 Row = dict[str, Any]
 
 
@@ -113,7 +114,7 @@ def object_line(uri: str, row: Row, stores: Stores, references: References) -> s
         ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be read.
         StorageError: the store cannot be read.
     """
-    for reference in (stem + suffix for stem in spellings(splitext(uri)[0]) for suffix in _REFERENCE_SUFFIXES):
+    for reference in (stem + suffix for stem in spellings(splitext(uri)[0]) for suffix in _ONE_OBJECT_SUFFIXES):
         try:
             with stores.open(reference) as file:
                 row["text"] = read_reference(file, reference, references.decoder)
@@ -166,8 +167,8 @@ def _prefix_address(uri: str) -> str:
 class _PrefixListing:
     def __init__(self, address: str, stores: Stores, references: References):
         self.address = address
-        self.names: dict[str, str] = {}
-        """Names of the references by their canonical names, complete when the listing has ended."""
+        self._texts: dict[str, str] = {}
+        """Names of the objects that may be transcripts, complete when the listing has ended; see `add_text`."""
         self.others = Counter[str]()
         """Objects that are left out; see folder.count_other."""
         self._too_long: set[str] = set()
@@ -187,10 +188,10 @@ class _PrefixListing:
             suffix = splitext(name)[1]
             if any(part.startswith(".") for part in name.split("/")):
                 continue
-            if suffix in _REFERENCE_SUFFIXES:
-                self.names.setdefault(canonical(name), name)
+            if add_text(self._texts, name):
                 if stat.size > MAX_REFERENCE_BYTES:
                     self._too_long.add(name)
+                count_other(name, self.others)
             elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat):
                 # TypeScript has the extension of a transport stream, and not the size of a number of packets.
                 is_transport = suffix.lower() in TRANSPORT_SUFFIXES
@@ -206,24 +207,26 @@ class _PrefixListing:
             ManifestError: after the last line: some references could not be read.
         """
         problems: list[BadLine] = []
-        concurrency = CONCURRENT_READS if self.names else 1
+        concurrency = CONCURRENT_READS if self._texts else 1
         named = (json.loads(line) for line in names)
-        lines = parallel_map(concurrency, lambda recording: self._line(recording[0], row(*recording)), named)
-        for line, reference in lines:
+        lines = parallel_map(
+            concurrency, lambda recording: (recording[0], *self._line(recording[0], row(*recording))), named
+        )
+        for name, line, reference in lines:
             if isinstance(line, BadLine):
                 problems.append(line)
                 continue
             if reference:
                 self._references.take(reference)
+            else:
+                self._references.leave_out(name, self._texts)
             yield line
         if problems:
             raise ManifestError(self.address, problems[: ManifestError.LIMIT], len(problems))
 
     def _line(self, name: str, row: Row) -> tuple[str | BadLine, str]:
         """Return the line of a recording, or the reason why there is none, and the name of its reference or ""."""
-        stem = splitext(name)[0]
-        names = (self.names.get(canonical(stem) + suffix) for suffix in _REFERENCE_SUFFIXES)
-        if reference := next(filter(None, names), ""):
+        if reference := next(names_beside(name, self._texts), ""):
             try:
                 if reference in self._too_long:
                     raise ValueError(REFERENCE_TOO_LONG)

@@ -113,8 +113,7 @@ class References:
             root = folder
         reference = self._beside(path, folder, root) or self._listed(path, folder, root)
         if reference is None:
-            stem, texts = canonical(os.path.splitext(os.path.basename(path))[0]), self._texts_in(folder)
-            self.unread.update(suffix for suffix in _UNREAD if stem + suffix in texts)
+            self.leave_out(os.path.basename(path), self._texts_in(folder))
         else:
             self.take(os.path.relpath(reference.path, root))
         return reference
@@ -123,6 +122,15 @@ class References:
         """Count a reference in a file, whose path is relative to the source."""
         self.count += 1
         self.first = self.first or path
+
+    def leave_out(self, name: str, texts: Mapping[str, str]) -> None:
+        """Count the files that may be transcripts of a recording without a reference.
+
+        Args:
+            texts: the files beside it; see `add_text`.
+        """
+        stem = canonical(os.path.splitext(name)[0])
+        self.unread.update(suffix for suffix in _UNREAD if stem + suffix in texts)
 
     def notes(self) -> str:
         """Return the sentences about the references of all recordings so far, or ""."""
@@ -136,19 +144,15 @@ class References:
     def _beside(self, path: str, folder: str, root: str) -> Reference | None:
         """Return the reference in a file of its own."""
         name, (parent, folder_name) = os.path.basename(path), os.path.split(folder)
-        stems = os.path.splitext(name)[0], name
         places, above = [folder], os.path.dirname(parent)
         if folder != root and not _is_out(parent):
             places += self._folders_for_references(parent)
         if root not in (folder, parent) and not _is_out(above):
             places += [os.path.join(sibling, folder_name) for sibling in self._folders_for_references(above)]
         for place in places:
-            texts = self._texts_in(place)
-            for name in (stem + suffix for stem in stems for suffix in SUFFIXES if texts):
-                if (file := texts.get(name) or texts.get(canonical(name))) is not None:
-                    if self._own_texts.has(path, os.path.join(place, file)):
-                        continue
-                    return Reference(os.path.join(place, file))
+            files = (os.path.join(place, file) for file in names_beside(name, self._texts_in(place)))
+            if file := next((file for file in files if not self._own_texts.has(path, file)), None):
+                return Reference(file)
         return None
 
     def _listed(self, path: str, folder: str, root: str) -> Reference | None:
@@ -180,13 +184,34 @@ class References:
 
 
 def _texts_in(folder: str) -> dict[str, str]:
-    """Return the names of the files of a folder with one reference, by canonical name."""
-    texts, names = dict[str, str](), _file_names(folder)
-    for name in names:
-        if name.lower().endswith((*SUFFIXES, *_UNREAD)):
-            stem, dot, suffix = name.rpartition(".")
-            texts.setdefault(canonical(stem) + dot + suffix.lower(), name)
-    return texts | {name: name for name in names if name.endswith(SUFFIXES)}  # the very name comes first
+    """Return the names of the files of a folder with one reference; see `add_text`."""
+    texts = dict[str, str]()
+    for name in _file_names(folder):
+        add_text(texts, name)
+    return texts
+
+
+def add_text(texts: dict[str, str], name: str) -> bool:
+    """Add the name of a file that may be the transcript of one recording, by its canonical name and by itself. Return
+    False for other files."""
+    if not name.lower().endswith((*SUFFIXES, *_UNREAD)):
+        return False
+    stem, dot, suffix = name.rpartition(".")
+    texts.setdefault(canonical(stem) + dot + suffix.lower(), name)
+    if name.endswith(SUFFIXES):  # the very name comes first
+        texts[name] = name
+    return True
+
+
+def names_beside(recording: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of the files with the reference of a recording: talk.txt, talk.wav.txt and others.
+
+    Args:
+        texts: the files beside it; see `add_text`.
+    """
+    for name in (stem + suffix for stem in (os.path.splitext(recording)[0], recording) for suffix in SUFFIXES if texts):
+        if (file := texts.get(name) or texts.get(canonical(name))) is not None:
+            yield file
 
 
 def _folders_for_references(parent: str) -> list[str]:

@@ -57,9 +57,15 @@ _R = TypeVar("_R")
 
 
 def remove_command(place: str, name: str) -> str:
-    """Return the command with which a person removes an object of a store, for messages."""
-    program = {"gs": "gcloud storage rm", "s3": "aws s3 rm"}.get(scheme_of(place), "rm")
-    return f"{program} {shlex.quote(f'{place}/{name}')}"
+    """Return the command with which a person removes an object of a store, for messages. A * in the last part of its
+    name stands for any text."""
+    folder, _, last = f"{place}/{name}".rpartition("/")
+    scheme, has_pattern = scheme_of(place), "*" in last
+    if scheme == "s3" and has_pattern:
+        return f"aws s3 rm {shlex.quote(f'{folder}/')} --recursive --exclude '*' --include {shlex.quote(last)}"
+    program = {"gs": "gcloud storage rm", "s3": "aws s3 rm"}.get(scheme, "rm")
+    is_expanded_here = has_pattern and program == "rm"
+    return f"{program} {f'{shlex.quote(folder)}/{last}' if is_expanded_here else shlex.quote(f'{folder}/{last}')}"
 
 
 def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:

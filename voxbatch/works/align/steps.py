@@ -105,5 +105,7 @@ class Align(Steps):
 
 
 class _Alignments(Transcripts):
+    needs_sound = True
+
     def finished(self, transcript: Transcript, item: Item) -> Transcript:
         return with_given_text(transcript, item)

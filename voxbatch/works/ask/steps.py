@@ -220,6 +220,8 @@ class RecordingJoiner:
 class Answers:
     """The outcomes of items with questions. The main thread alone uses it."""
 
+    needs_sound = True
+
     def __init__(self, options: QuestionOptions, feed: Feed) -> None:
         self._options, self._feed = options, feed
         self._asked: set[int] = set()

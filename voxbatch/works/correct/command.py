@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from voxbatch.cli.options import FolderOrAddress, option, store_options
 from voxbatch.log import Log
+from voxbatch.manifest.recording_path import is_recording
+from voxbatch.output.layout import RUN_FILE
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import COPIED_OUT, Stores
 
 if TYPE_CHECKING:
     from voxbatch.works.correct.taking import TextChanges
 
+
+class _Out(FolderOrAddress):
+    """An OUT, or a local file that a person has corrected, whose OUT is found."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take a file whose run is near, and say of others how their OUT is given."""
+        if not isinstance(value, str) or not os.path.isfile(value) or is_recording(value):
+            return super().convert(value, param, ctx)
+        if not _out_of(value):
+            command = f"voxbatch correct OUT {shlex.quote(value)}"
+            self.fail(f"{value} is a file, and no run is near it; give the OUT of its run first: {command}", param, ctx)
+        return value
+
+
+def _out_of(file: str) -> str:
+    """Return the OUT of the run that a file belongs to: a folder above it, or the one of its folder or recording, such
+    as talks.voxbatch of talks/day/a.srt. Return "" if there is none."""
+    path = os.path.abspath(file)
+    stem, folders = os.path.splitext(path)[0], list[str]()
+    while (parent := os.path.dirname(path)) != path:
+        folders, path = [*folders, parent], parent
+    places = (f"{stem}.voxbatch", *(place for folder in folders for place in (folder, f"{folder}.voxbatch")))
+    return next((os.path.relpath(place) for place in places if os.path.isfile(os.path.join(place, RUN_FILE))), "")
+
+
 SHOWN = 10
 """Number of corrected items, and of places in an item, that are shown."""
 
 
 @click.command(short_help="Take in what a person has corrected in OUT.")
-@click.argument("out", type=FolderOrAddress())
+@click.argument("out", type=_Out())
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--dry-run", is_flag=True, help="Show what would be taken in, and change nothing.")
 @option(
@@ -37,6 +66,7 @@ def correct(
     \b
     Examples:
       voxbatch correct out                  all that was changed in the outputs
+      voxbatch correct talks/talk.srt       one file beside its recording
       voxbatch correct out fixed/talk.srt   a copy: .srt, .vtt, .ass, .ttml, .txt
       voxbatch correct out texts.jsonl      lines with `id` and `text`
 
@@ -52,6 +82,8 @@ def correct(
     from voxbatch.works.correct.taking import find_changes, take_in
     from voxbatch.works.correct.times import Aligner
 
+    if out_of_file := os.path.isfile(out) and _out_of(out):
+        out, files = out_of_file, (out, *files)
     store, log = stores.out(out, COPIED_OUT), Log()
     run = run_file.read_existing(store)
     with takeover_explained(store, run):

@@ -171,6 +171,8 @@ class Recordings:
     """The outcomes of items whose texts are spoken. The main thread alone uses it. Threads encode the recordings, and
     each result is an event."""
 
+    needs_sound = True
+
     def __init__(self, options: SpeechOptions, spec: EngineSpec, in_progress: InProgress, events: EventQueue) -> None:
         self._options, self._spec, self._encoders = options, spec, ThreadPoolExecutor(ENCODERS, "encoder")
         self._in_progress, self._events = in_progress, events
