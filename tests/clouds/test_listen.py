@@ -43,7 +43,7 @@ from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
 from voxbatch.clouds.listen.subscription import Subscription
 from voxbatch.clouds.submit import Ceiling, CloudRun
 from voxbatch.config import Config, RunOptions
-from voxbatch.errors import ConfigError, RunMismatchError
+from voxbatch.errors import ConfigError, RunMismatchError, StorageError
 from voxbatch.log import Log
 from voxbatch.output.layout import LEASE, part_names
 from voxbatch.storage import Store, Stores, retry
@@ -963,10 +963,33 @@ def test_spending_that_races_stays_below_the_limit(place: servers.Place) -> None
     assert admission(DailySpending(store, 5.0))
 
 
-def admission(spending: DailySpending) -> str:
-    """Return the name of an execution of 1 USD, or "" if it is refused."""
+def test_what_cannot_be_counted_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While OUT cannot be written or listed, nothing is started, and nothing counts afterwards. Neither do files that
+    somebody else has put beside the executions. Prices below a cent add up."""
+    store = Stores().out(str(tmp_path))
+    spending = DailySpending(store, 2.0)
+    for method in ("create", "names"):
+        with monkeypatch.context() as fault:
+            fault.setattr(store, method, failing)
+            for _ in range(3):
+                with pytest.raises(StorageError):
+                    admission(spending)
+    day = tmp_path / "batches" / f"spent-{time.strftime('%Y-%m-%d', time.gmtime())}"
+    for name in ("notes.txt", "nan-0123456789ab", "99-x", ".DS_Store"):
+        (day / name).write_bytes(b"")
+    assert [bool(admission(spending)) for _ in range(3)] == [True, True, False]
+    small = DailySpending(None, 0.01)
+    assert [bool(admission(small, 0.004)) for _ in range(3)] == [True, True, False]
+
+
+def failing(*_: object, **__: object) -> Any:
+    raise StorageError("the bucket does not answer")
+
+
+def admission(spending: DailySpending, usd: float = 1.0) -> str:
+    """Return the name of an execution, or "" if it is refused."""
     try:
-        return spending.add(1.0)
+        return spending.add(usd)
     except ConfigError:
         return ""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import ManifestWriter, Starter, Voxbatch
 from holds import Hold
+from waits import Clock
 
 from voxbatch.errors import InUseError
 from voxbatch.log import Log
@@ -80,17 +82,16 @@ def test_tasks_share_a_shard(manifest: ManifestWriter, start: Starter, voxbatch:
 
 
 def test_a_process_on_another_machine_is_known_by_its_heartbeat(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old lease is no obstacle. A young one is watched: its renewal refuses the run, and its end lets it go on."""
+    """A lease is watched: its renewal refuses the run, and its end, or a while without one, lets it go on."""
     monkeypatch.setattr(lease, "_POLL_S", 0.01)
-    put(store, elsewhere(age_s=3600.0))
-    with work_on(store, 0, 1, is_alone=True, log=QUIET):
-        own = read_lease(store, NAME)
-        assert own is not None
-        assert own.is_local
-    assert read_lease(store, NAME) is None
-    put(store, elsewhere(age_s=lease.VALID_S - 0.2))
-    with work_on(store, 0, 1, is_alone=True, log=QUIET):
-        pass
+    monkeypatch.setattr(lease, "WATCH", 0.01)
+    for age_s in (3600.0, lease.VALID_S - 0.2):
+        put(store, elsewhere(age_s))
+        with work_on(store, 0, 1, is_alone=True, log=QUIET):
+            own = read_lease(store, NAME)
+            assert own is not None
+            assert own.is_local
+        assert read_lease(store, NAME) is None
     put(store, elsewhere(age_s=0.0))
     renewed = replace(elsewhere(age_s=0.0), at=time.time() + 0.001)
     monkeypatch.setattr("voxbatch.output.lease.time.sleep", lambda _: put(store, renewed))
@@ -99,6 +100,41 @@ def test_a_process_on_another_machine_is_known_by_its_heartbeat(store: Store, mo
         work_on(store, 0, 1, is_alone=True, log=QUIET),
     ):
         pass
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_process_whose_clock_is_a_day_off_is_known_by_its_heartbeat(
+    store: Store, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """The times of another machine are compared with each other, not with the clock of this one: a lease that is
+    renewed belongs to a living process. One that is not renewed for a while is no obstacle, whatever its time."""
+    holder = elsewhere(age_s=days * 86_400.0)
+    put(store, holder)
+    sleep = "voxbatch.output.lease.time.sleep"
+    monkeypatch.setattr(sleep, lambda _: put(store, replace(holder, at=holder.at + 20)))
+    with pytest.raises(InUseError, match="node7"), work_on(store, 0, 1, is_alone=True, log=QUIET):
+        pass
+    put(store, holder)
+    clock = Clock()
+    monkeypatch.setattr("voxbatch.output.lease.time.monotonic", clock.monotonic)
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(sleep, wait)
+    with work_on(store, 0, 1, is_alone=True, log=QUIET):
+        assert lease.VALID_S / lease.HEARTBEATS < clock.now - Clock.now <= lease.VALID_S + 1
+
+
+def test_a_pipe_in_place_of_a_lease_is_named(store: Store, voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
+    """A named pipe, from which a read would wait for ever, is an error with its path and what to do."""
+    put(store, elsewhere(age_s=3600.0))
+    path = Path(store.place, NAME)
+    path.unlink()
+    os.mkfifo(path)
+    done = voxbatch("run", manifest(1), "-o", "out", *SCRIPTED)
+    assert done.returncode == 1
+    assert f"cannot read {path}: it is no regular file: move it away" in done.stderr
 
 
 def test_a_process_id_that_another_process_has_now_is_no_obstacle(store: Store) -> None:

@@ -97,6 +97,95 @@ def test_killed_writer_leaves_nothing(tmp_path: Path, method: str) -> None:
     assert store.read("new") == b"whole"
 
 
+@pytest.mark.slow
+def test_a_file_that_a_killed_writer_leaves_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """A file is replaced by a second name of the new one. A kill between the two steps leaves this name until the next
+    write of the file."""
+    store = LocalStore(str(tmp_path))
+    store.write("old", [b"old"])
+    for _ in range(3):
+        killed = script(
+            """
+            os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+            LocalStore(sys.argv[1]).write("old", [b"new"])
+            """,
+            tmp_path,
+        )
+        killed.communicate()
+        assert killed.returncode == -signal.SIGKILL
+        assert len(os.listdir(tmp_path)) == 2
+        assert (store.names(""), store.read("old")) == (["old"], b"old")
+    store.write("old", [b"new"])
+    assert os.listdir(tmp_path) == ["old"]
+    assert store.read("old") == b"new"
+
+
+@pytest.mark.slow
+def test_a_suspended_writer_holds_up_no_other(tmp_path: Path) -> None:
+    """A process that is suspended between the two steps of a replacement keeps its temporary name, and others replace
+    the file. When it goes on, it replaces the file, too, and nothing is left."""
+    store = LocalStore(str(tmp_path))
+    store.write("a", [b"old"])
+    suspended = script(
+        """
+        replace = os.replace
+        def stop_and_replace(*arguments, **options):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            replace(*arguments, **options)
+        os.replace = stop_and_replace
+        LocalStore(sys.argv[1]).write("a", [b"late"])
+        """,
+        tmp_path,
+    )
+    os.waitid(os.P_PID, suspended.pid, os.WSTOPPED)
+    for content in (b"one", b"two"):
+        store.write("a", [content])
+        assert store.read("a") == content
+    suspended.send_signal(signal.SIGCONT)
+    suspended.communicate()
+    assert suspended.returncode == 0
+    assert store.read("a") == b"late"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.slow
+def test_writers_of_one_file_at_a_time_lose_no_write(tmp_path: Path) -> None:
+    """Processes that replace one file at a time end without an error, and the file has the bytes of one of them. The
+    last write of all stays."""
+    writer = """
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for number in range(200):
+            LocalStore(sys.argv[1]).write("a", [f"{sys.argv[2]} {number}".encode()], durable=False)
+    """
+    writers = [script(writer, tmp_path, str(i)) for i in range(4)]
+    for process in writers:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in writers:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in writers:
+        process.communicate()
+        assert process.returncode == 0
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() in {f"{i} 199" for i in range(4)}
+
+
+@pytest.mark.parametrize("method", ["read", "lines"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, method: str) -> None:
+    """A named pipe, a socket or a device in the place of an object is an error. A read of it might wait for ever."""
+    store = LocalStore(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    for name in ("pipe", "zero", "socket"):
+        with pytest.raises(StorageError, match=f"cannot read .*/{name}: it is no regular file: move it away"):
+            [*getattr(store, method)(name)]
+
+
 @pytest.mark.parametrize("method", ["create", "write"])
 def test_named_temporary_file_is_removed(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system without unnamed files, a named temporary file is used and removed."""

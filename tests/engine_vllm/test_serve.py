@@ -32,6 +32,7 @@ import browser
 import numpy as np
 import pytest
 import soundfile
+import waits
 from cloudformation import load
 from conftest import ROOT, Voxbatch, environment, gone
 from stream import ENVIRONMENT
@@ -478,6 +479,41 @@ def test_a_signal_ends_the_server(live: Served) -> None:
     lines = [json.loads(line) for line in live.log.read_text().splitlines() if line.startswith("{")]
     logged = [line["httpRequest"]["status"] for line in lines if line["message"] == "request"]
     assert logged[-len(codes) :] == codes
+
+
+def test_a_transcript_does_not_depend_on_its_company(tmp_path: Path) -> None:
+    """Recordings of Granite Speech that are encoded in one step get the texts that each has alone. vLLM pads them
+    without a mask. The server is stopped while the recordings come, and forgets between the two ways.
+    """
+    pytest.importorskip("torchaudio")
+    import httpx2
+    from sounds import babble
+    from speech_models import write_granite_speech
+
+    write_granite_speech(tmp_path / "granite")
+    clips = [BytesIO() for _ in range(4)]
+    for number, clip in enumerate(clips):
+        soundfile.write(clip, babble(0.6 + 3 * number, number), 16_000, format="WAV")
+    options = ("--engine-option", "max_model_len=896", "--", "--enable-log-requests")
+    with (
+        served(tmp_path / "granite", tmp_path / "log", *options, VLLM_SERVER_DEV_MODE="1") as server,
+        httpx2.Client(base_url=server.url, timeout=200) as client,
+        ThreadPoolExecutor(len(clips)) as threads,
+    ):
+
+        def text(clip: BytesIO) -> str:
+            files = {"file": ("a.wav", clip.getvalue())}
+            answer = client.post("/v1/audio/transcriptions", data={"model": server.model}, files=files)
+            return str(answer.raise_for_status().json()["text"])
+
+        alone = [text(clip) for clip in clips]
+        client.post("/pause").raise_for_status()
+        client.post("/reset_encoder_cache").raise_for_status()
+        together = [threads.submit(text, clip) for clip in clips]
+        waits.until(lambda: server.log.read_text().count("Added request") == 2 * len(clips))
+        client.post("/resume").raise_for_status()
+        assert [answer.result() for answer in together] == alone
+    assert len({*alone}) == len(clips)
 
 
 # ── the command line, without a server ────────────────────────────────────────────────────────────────────────────────

@@ -472,6 +472,29 @@ def test_killed_at_every_step_of_a_drop(out: Path, voxbatch: Voxbatch, tmp_path:
     assert (refused.returncode, "srt/x.srt: nobody has changed" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_changes_beside_recordings_are_dropped_after_the_last_merge_wrote_none_there(
+    out: Path, voxbatch: Voxbatch, again: Callable[..., str], tmp_path: Path, named: bool
+) -> None:
+    """After --no-beside, `--drop` writes a changed file beside a recording again, as the log gives it now. The others
+    stay as they are, and one that was deleted stays away. Files that somebody else has put there do not count."""
+    again("--beside")
+    assert voxbatch("merge", "out", "--no-beside", "--max-line", "20").returncode == 0
+    talks = tmp_path / "talks"
+    older = (talks / "a.vtt").read_bytes()
+    replace_in(talks / "a.srt", ("w1", "one"))
+    (talks / "b.srt").unlink()
+    (talks / "c.srt").write_text("mine")
+    done = voxbatch("correct", "out", "--drop", *["talks/a.srt"] * named)
+    assert done.returncode == 0, done.stderr
+    assert "changes dropped: 1 file" in done.stderr
+    assert (talks / "a.srt").read_bytes() == (out / "srt" / "a.srt").read_bytes()
+    assert (talks / "a.vtt").read_bytes() == older
+    assert not (talks / "b.srt").exists()
+    assert (talks / "c.srt").read_text() == "mine"
+    assert voxbatch("correct", "out", "--drop", "talks/a.srt").returncode == 2
+
+
 @pytest.mark.parametrize("names", [(), ("srt/a.srt",)])
 def test_a_change_over_cues_is_dropped_with_them(out: Path, voxbatch: Voxbatch, names: tuple[str, ...]) -> None:
     """A file whose cues were taken in, and that was changed again, loses both at once: the command may be repeated."""

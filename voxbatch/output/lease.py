@@ -8,7 +8,7 @@ ensures that no item is committed twice. A worker that was suspended, or whose r
 releases the lease of its successor.
 
 A holder on this machine is known by its process id: after a kill the next start does not wait. One on another machine
-is known by the age of its lease. If that is young, `work_alone` waits until it is renewed, or too old.
+is known by its heartbeats: the next start waits until the lease is renewed, or has not been for a while.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ HEARTBEATS = 3
 """Renewals of a lease within the time for which it is valid."""
 VALID_S = 60.0
 """Seconds for which the lease of a run is valid after a renewal."""
+WATCH = 1.5
+"""Intervals between renewals for which a lease of another machine is watched at least."""
 _POLL_S = 1.0
 """Seconds between two looks at the lease of another machine."""
 _JOIN_S = 1.0
@@ -227,18 +229,34 @@ def work_on(store: Store, shard: int, shards: int, is_alone: bool, log: Log) -> 
 
 
 def _refuse_living(store: Store, name: str, log: Log) -> None:
-    """Refuse to work beside the holder of a lease. Wait for the next heartbeat of one on another machine, which may
-    have been killed. Delete the lease of a dead one."""
-    seen = lease = read_lease(store, name)
-    while seen is not None and lease is not None and lease.is_valid:
-        if lease.is_local or lease != seen:
+    """Refuse to work beside the holder of a lease. Watch one on another machine, which may have been killed. Delete the
+    lease of a dead one."""
+    lease = read_lease(store, name)
+    if lease is not None and lease.is_local:
+        if lease.is_valid:
             raise _in_use(store, lease)
-        if lease is seen:
-            log.warning("lease", text=f"a process may work on {store.place}: {lease}; waiting for its next heartbeat")
-        time.sleep(_POLL_S)
-        lease = read_lease(store, name)
+    elif lease is not None:
+        log.warning("lease", text=f"a process may work on {store.place}: {lease}; waiting for its next heartbeat")
+        _refuse_renewed(store, name, lease)
     with contextlib.suppress(StorageError):
         store.delete(name, lambda: _check_holder(store, name, lease))
+
+
+def _refuse_renewed(store: Store, name: str, seen: Lease) -> None:
+    """Refuse to work beside a holder that renews its lease. Return after its time has passed, by the clock of this
+    machine. That of the holder may be another one: so at least one renewal is waited for, and not the whole time of a
+    lease that is too old."""
+    patience = WATCH * seen.good_for_s / HEARTBEATS
+    if 0 <= (age := time.time() - seen.at) < seen.good_for_s:
+        patience = max(patience, seen.good_for_s - age)
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        time.sleep(_POLL_S)
+        present = read_lease(store, name)
+        if present is None:
+            return
+        if present != seen:
+            raise _in_use(store, present)
 
 
 def _in_use(store: Store, lease: Lease) -> InUseError:

@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
+import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from voxbatch.errors import StorageError
 
+_NO_FILE = "it is no regular file: move it away"
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the disk quota is used up: free some space",
@@ -31,6 +35,7 @@ _ADVICE = {
     errno.EACCES: "permission denied: make it writable, or {alternative}",
     errno.EPERM: "not permitted (or no hard links there): make it writable, or {alternative}",
     errno.EROFS: "the file system is read-only: {alternative}",
+    errno.ENXIO: _NO_FILE,  # a socket
     errno.ENOTDIR: "a file stands where a folder is needed: {alternative}",
     errno.EEXIST: "a file stands where a folder is needed: {alternative}",
     errno.EISDIR: "a folder stands where a file is needed: move it away, or {alternative}",
@@ -97,7 +102,8 @@ class LocalStore:
         """See storage.Store."""
         with self._errors("read", name):
             try:
-                return (self._root / name).read_bytes()
+                with self._opened(name) as file:
+                    return file.read()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -114,8 +120,18 @@ class LocalStore:
 
     def lines(self, name: str) -> Generator[bytes]:
         """See storage.Store. A missing file raises StorageError."""
-        with self._errors("read", name), open(self._root / name, "rb") as file:
+        with self._errors("read", name), self._opened(name) as file:
             yield from file
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        """Yield an open file. Anything but a regular file, such as a named pipe, raises StorageError: a read of it
+        might never end."""
+        path = self._root / name
+        with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StorageError(f"cannot read {path}: {_NO_FILE}")
+            yield file
 
     def names(self, prefix: str) -> list[str]:
         """See storage.Store. Temporary files are left out."""
@@ -157,13 +173,7 @@ class LocalStore:
             try:
                 _link(file, folder, target.name)
             except FileExistsError:
-                temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-                _link(file, folder, temporary)
-                try:
-                    os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-                except OSError:
-                    os.unlink(temporary, dir_fd=folder)
-                    raise
+                _replace(file, folder, target.name)
             if durable:
                 os.fsync(folder)
 
@@ -289,6 +299,39 @@ def _link(path: str, folder: int, name: str) -> None:
     The descriptor of the folder makes Python call linkat, which follows /proc/self/fd/N to the unnamed file.
     """
     os.link(path, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
+
+
+def _replace(path: str, folder: int, name: str) -> None:
+    """Replace a file of an open folder by another one, which gets a temporary name there first.
+
+    The temporary name is that of the replaced file, so that the next process removes the one that a killed process has
+    left. A lock on the new file, which ends with its process, tells whether the process lives. Beside a living one,
+    which may be suspended, and on file systems without locks, a random name is taken.
+    """
+    own = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb") as new:
+        with contextlib.suppress(OSError):
+            fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for end in (own, own, secrets.token_hex(8)):
+            temporary = f"{TEMPORARY_PREFIX}{end}"
+            try:
+                _link(path, folder, temporary)
+                break
+            except FileExistsError:
+                _remove_left(temporary, folder)
+        try:
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(temporary, dir_fd=folder)
+            raise
+
+
+def _remove_left(temporary: str, folder: int) -> None:
+    """Remove a temporary name that a killed process has left in an open folder, and none of a living one."""
+    with contextlib.suppress(OSError), open(os.open(temporary, os.O_RDONLY, dir_fd=folder), "rb") as left:
+        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(left.fileno()), os.stat(temporary, dir_fd=folder)):
+            os.unlink(temporary, dir_fd=folder)
 
 
 class LocalReadError(StorageError):

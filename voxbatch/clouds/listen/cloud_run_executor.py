@@ -172,6 +172,9 @@ class CloudRunExecutor:
             _withdraw(claims)
             self._refused |= {run.request.out: e for run, _ in claims}
             return
+        except StorageError as e:
+            _withdraw(claims)
+            raise StartError(str(e)) from e
         try:
             if messages:
                 lines = messages_of([run.request for run, _ in claims])

@@ -1,6 +1,6 @@
 """The expected price of what a listener starts in a day, kept in its OUT: one empty file for each execution.
 
-    batches/spent-2026-11-30/16.42-3f2a…    an execution that is expected to cost 16.42 USD
+    batches/spent-2026-11-30/16.4200-3f2a…    an execution that is expected to cost 16.42 USD
 
 The file is created before the execution is started, and the day is added up after that. So several dispatchers together
 never exceed the limit, and a dispatcher that starts anew knows what was spent before.
@@ -8,12 +8,17 @@ never exceed the limit, and a dispatcher that starts anew knows what was spent b
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 import uuid
 
 from voxbatch.clouds.listen.manifest_window import FOLDER
-from voxbatch.errors import ConfigError
+from voxbatch.errors import ConfigError, StorageError
 from voxbatch.storage import Store
+
+_NAME = re.compile(r".*/(\d+\.\d+)-[0-9a-f]{12}")
+"""The name of an execution, with its price."""
 
 
 class DailySpending:
@@ -37,11 +42,16 @@ class DailySpending:
         """
         if not self._max_usd:
             return ""
-        name = f"{FOLDER}/spent-{time.strftime('%Y-%m-%d', time.gmtime())}/{usd:.2f}-{uuid.uuid4().hex[:12]}"
-        self._names.add(name)
-        if self._store:
-            self._store.create(name, [])
-        total = self._total(name.rpartition("/")[0])
+        name = f"{FOLDER}/spent-{time.strftime('%Y-%m-%d', time.gmtime())}/{usd:.4f}-{uuid.uuid4().hex[:12]}"
+        try:
+            if self._store:
+                self._store.create(name, [])
+            self._names.add(name)
+            total = self._total(name.rpartition("/")[0])
+        except StorageError:  # nothing will be started
+            with contextlib.suppress(StorageError):
+                self.withdraw(name)
+            raise
         if total <= self._max_usd:
             return name
         self.withdraw(name)
@@ -58,7 +68,8 @@ class DailySpending:
             self._store.delete(name)
 
     def _total(self, day: str) -> float:
-        """Return the price of all executions of a day. The listing may lack those of this process that are young."""
+        """Return the price of all executions of a day. The listing may lack those of this process that are young, and
+        may have what others have put there."""
         stored = self._store.names(day) if self._store else []
-        names = self._names.union(stored)
-        return sum(float(name.rpartition("/")[2].partition("-")[0]) for name in names if name.startswith(f"{day}/"))
+        prices = (_NAME.fullmatch(name) for name in self._names.union(stored) if name.startswith(f"{day}/"))
+        return sum(float(price[1]) for price in prices if price)

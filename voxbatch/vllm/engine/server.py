@@ -3,7 +3,7 @@ environment.
 
 The server answers with stock vLLM's model code: the plugin's encoder needs a whole recording, and a server may get the
 audio while it is spoken. What the plugin adds otherwise is valid for a server, too: the weights in Hugging Face's
-format, and an encoder cache for all running requests.
+format, an encoder cache for all running requests, and recordings that are encoded alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from voxbatch.vllm.engine.environment import set_environment, threads
 from voxbatch.vllm.engine.families.choice import family_of, resolve
 from voxbatch.vllm.engine.model import complete, download, locate
 from voxbatch.vllm.engine.settings import TRUE
-from voxbatch.vllm.plugin import LOAD_FORMAT
+from voxbatch.vllm.plugin import LOAD_FORMAT, WORKER_EXTENSION
 from voxbatch.vllm.plugin.server_guards import ALLOW_PRIVATE, CONNECTOR, CONNECTOR_VARIABLE, ServerGuards
 from voxbatch.vllm.plugin.server_middleware import RATE_LIMIT, AccessLog, RateLimit
 
@@ -100,7 +100,7 @@ class Server:
         own = self._family.scheduler(self._settings, self._on_cpu, "Serving")
         if name := self._settings.scheduler_cls or own:
             arguments["scheduler_cls"] = name
-        arguments["served_model_name"] = self.model
+        arguments |= {"served_model_name": self.model, "worker_extension_cls": WORKER_EXTENSION}
         return arguments | self._family.serving_arguments()
 
     def command(self, host: str, port: int, extra_arguments: Sequence[str] = ()) -> list[str]:

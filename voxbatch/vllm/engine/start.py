@@ -20,10 +20,7 @@ from voxbatch.vllm.engine import compat
 from voxbatch.vllm.engine.engine_log import EngineLog
 from voxbatch.vllm.engine.environment import allocator, set_environment, threads, variables_set
 from voxbatch.vllm.engine.preloaded_process import PreloadedProcess
-from voxbatch.vllm.plugin import LOAD_FORMAT, lazy_imports, parent_watchdog, preload
-
-EXTENSION = "voxbatch.vllm.plugin.worker_extension.WorkerExtension"
-"""The class that is mixed into vLLM's workers, for `VllmProcess.describe` and `VllmProcess.score_tokens`."""
+from voxbatch.vllm.plugin import LOAD_FORMAT, WORKER_EXTENSION, lazy_imports, parent_watchdog, preload
 
 
 class Preload:
@@ -106,7 +103,7 @@ class ParentThread(threading.Thread):
 
                         skip_decoder_start_token.add_no_start_token()
                         supported_mm_limits.raise_limits(arguments.get("limit_mm_per_prompt", {}))
-                        llm = LLM(**arguments, worker_extension_cls=EXTENSION)
+                        llm = LLM(**arguments, worker_extension_cls=WORKER_EXTENSION)
                 finally:
                     preloaded.end_if_unused()
             self.llm.set_result(llm)  # only now, after the environment and the outputs are restored

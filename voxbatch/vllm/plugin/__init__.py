@@ -28,7 +28,7 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `loader`, `weights` | the load format |
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
 | `preload`, `lazy_imports` | what the engine's process imports, and what it imports only when it is used |
-| `server_guards` | addresses, samples and plain text of requests to `voxbatch serve` |
+| `server_guards` | addresses, samples, plain text and company of requests to `voxbatch serve` |
 | `server_middleware` | rate limit and access log of `voxbatch serve` |
 | `product_check` | the check of a reproducible run |
 | `parent_watchdog`, `worker_extension` | used by the engine with the plugin or without it |
@@ -53,6 +53,8 @@ BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 ON = "1"
 LOAD_FORMAT = "voxbatch_huggingface"
 """Name of the load format for Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
+WORKER_EXTENSION = "voxbatch.vllm.plugin.worker_extension.WorkerExtension"
+"""The class that is mixed into vLLM's workers, for the methods that `VllmProcess` and `server_guards` call."""
 ATTENTION_BACKEND = "CUSTOM"
 """vLLM's name for the attention backend that `register` adds (see `decode_attention`)."""
 SCORES = "voxbatch_scores"

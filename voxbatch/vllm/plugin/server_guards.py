@@ -1,5 +1,5 @@
 """Guards that `voxbatch serve` adds to vLLM's server: addresses that a request may name, recordings that cannot be
-recognised, and plain text where it is asked for.
+recognised or depend on their company, and plain text where it is asked for.
 
 `ServerGuards` is a middleware because vLLM imports it by its path in the process that answers requests, whatever
 plugins are switched on. It only installs the guards.
@@ -10,6 +10,7 @@ plugins are switched on. It only installs the guards.
 | a recording without a sample | a text that the model makes up | 400, as OpenAI's API |
 | samples that are NaN or infinite | given to the model; later requests may get other texts | 400 |
 | `response_format=text` | JSON (vLLM issue 49095) | text/plain |
+| recordings that vLLM pads without a mask, at the same time | encoded together | each alone, as in a run |
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from voxbatch.stores.ssrf_guard import forbidden_kind, machine_kind
-from voxbatch.vllm.plugin import vllm_version
+from voxbatch.vllm.plugin import WORKER_EXTENSION, vllm_version
 from voxbatch.vllm.plugin.server_middleware import App, Receive, Scope, Send
 
 ALLOW_PRIVATE = "VOXBATCH_ALLOW_PRIVATE_ADDRESSES"
@@ -40,8 +41,22 @@ class ServerGuards:
         install()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Pass a request on. Before the first one, prepare the workers, which have their model by then."""
+        if scope["type"] == "lifespan":
+            try:
+                await _encode_alone(scope["app"].state)
+            except Exception as e:  # noqa: BLE001 uvicorn would take any for an app without a lifespan, and go on
+                await send({"type": "lifespan.startup.failed", "message": f"no worker was prepared: {e}"})
+                return
         await self._app(scope, receive, send)
+
+
+async def _encode_alone(state: Any) -> None:
+    """Encode recordings alone that need it (see `patches.group_and_batch_mm_kwargs`). A server that gets its arguments
+    elsewhere, as that of vllm-omni, has other workers."""
+    parallel = getattr(getattr(state, "vllm_config", None), "parallel_config", None)
+    if getattr(parallel, "worker_extension_cls", "") == WORKER_EXTENSION:
+        await state.engine_client.collective_rpc("voxbatch_encode_alone")
 
 
 def install() -> None:

@@ -1,6 +1,7 @@
 """Extra methods of vLLM's worker class, which the engine calls in every process that holds a model.
 
-The engine adds `WorkerExtension` by vLLM's own setting (worker_extension_cls), with the plugin or without it.
+The engine and `voxbatch serve` add `WorkerExtension` by vLLM's own setting (worker_extension_cls), with the plugin or
+without it.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
     settings = ItemFiles.of((latest or run).facts.config)
     formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
     own = known_files(store, entries, latest)
-    looked_at = replace(settings, formats=formats)
+    looked_at = replace(settings, formats=formats, beside=True)
     changed = chain(
-        _changed_files(store, run, entries, looked_at, settings.formats, own, stores),
+        _changed_files(store, run, entries, looked_at, settings, own, stores),
         _changed_outputs(store, run, latest, settings.report, own),
     )
     dropped = [(place, name, index) for place, name, index in changed if _is_named(store, place, name, names)]
@@ -72,23 +72,39 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
     if unknown := [name for name in unchanged if not (continues and _exists(store, name))]:
         raise ConfigError(f"{unknown[0]}: nobody has changed such a file of {store.place}")
     commit(store, run, without_times, own.next_number)
+    unmerged = {f"{place.place}/{name}" for place, name, _ in dropped if place is not store and not settings.beside}
     for place, name, _ in dropped:
-        place.delete(name, owner.check_again)
+        if f"{place.place}/{name}" not in unmerged:
+            place.delete(name, owner.check_again)
     cues = f", cues of {counted(len(without_times), 'item')}" if without_times else ""
     log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}{cues}")
-    return merge_again(store, None, log, stores)
+    merged = merge_again(store, None, log, stores)
+    if unmerged:
+        _write_beside(store, run, looked_at, stores, unmerged)
+    return merged
+
+
+def _write_beside(store: Store, run: Run, files: ItemFiles, stores: Stores, places: Collection[str]) -> None:
+    """Write files beside recordings as the log gives them. No merge does, because the latest one wrote none there."""
+    entries = Entries(store, run)
+    for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
+        if file.beside in places and file.content is not None:
+            folder, name = posixpath.split(file.beside)
+            stores.out(folder).write(name, [file.content])
 
 
 def _changed_files(
-    store: Store, run: Run, entries: Entries, files: ItemFiles, formats: Collection[str], own: OwnFiles, stores: Stores
+    store: Store, run: Run, entries: Entries, files: ItemFiles, merged: ItemFiles, own: OwnFiles, stores: Stores
 ) -> Iterator[tuple[Store, str, int]]:
     """Yield the store and the name of each file of an item that somebody has changed. If its times were taken in, also
     the position of its item, else -1.
 
-    A missing file counts as changed, because an earlier process may have been killed before its merge.
+    A missing file counts as changed, because an earlier process may have been killed before its merge. Beside
+    recordings, the latest merges may have written nothing: a file of an earlier one is not changed.
 
     Args:
-        formats: the formats that a merge writes.
+        files: the files that are looked at.
+        merged: the files that a merge writes.
     """
     for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
         places = [(store, file.name)]
@@ -96,13 +112,15 @@ def _changed_files(
             folder, name = posixpath.split(file.beside)
             places.append((stores.out(folder), name))
         for place, name in places:
-            present = place.read(name)
+            present, is_merged = place.read(name), place is store or merged.beside
             if present is None:
-                if file.name.partition("/")[0] in formats:
+                if is_merged and file.name.partition("/")[0] in merged.formats:
                     yield place, name, -1
-            elif own.is_kept(key_of(file.name, sha256(present))):
+                continue
+            key = key_of(file.name, digest := sha256(present))
+            if own.is_kept(key):
                 yield place, name, file.index
-            elif present != file.content and not own.has(file.name, sha256(present)):
+            elif present != file.content and not (own.has(file.name, digest) if is_merged else own.has_written(key)):
                 yield place, name, -1
 
 
