@@ -10,6 +10,8 @@ chunk on each core.
 of pywhispercpp, which the interpreter PYTHON must have. whisper.cpp gets the same weights as ggml (float16), and the
 recordings as WAV at 16 kHz; neither conversion is measured.
 
+`--words` adds the batched pipeline alone, and both peers then give word times, as voxbatch always does.
+
 `--onnx PYTHON` adds voxbatch's engine onnx-asr with the same weights as ONNX (whisper_onnx.py, not measured), in the
 environment of PYTHON, which must have torch, transformers, onnx and onnx-asr, such as .venv-vllm. onnx-asr decodes
 greedily, with the prompt of multilingual models and without a cache of keys and values. A Parakeet with made-up
@@ -51,6 +53,8 @@ MIN_SPEED = 0.9
 """Smallest share of the baseline's speed that voxbatch must reach."""
 RACE_BARS = {True: 0.6, False: 0.5}
 """Largest share of the fastest other program's wall time that voxbatch may take, for long and for short recordings."""
+WORDS_BAR = 0.9
+"""The same share if the other programs give word times, too."""
 OURS, BASELINE, PEER, BATCHED, WHISPER_CPP = "voxbatch run", "baseline", "faster-whisper", "batched", "whisper.cpp"
 ONNX = "onnx-asr"
 Rows = list[dict[str, Any]]
@@ -124,10 +128,10 @@ def ggml_file(folder: Path) -> Path:
     return weights
 
 
-def alone(name: str, rows: Rows, folder: Path) -> Side:
+def alone(name: str, rows: Rows, folder: Path, words: bool) -> Side:
     """Transcribe with faster-whisper in a process of its own, which runs `transcribe_alone`."""
     manifest, texts = write_manifest(folder / "rows.jsonl", rows), folder / "texts.jsonl"
-    return side([sys.executable, __file__, "--alone", name, manifest, texts], texts)
+    return side([sys.executable, __file__, "--alone", name, manifest, texts, *["--words"][:words]], texts)
 
 
 def whisper_cpp(rows: Rows, folder: Path, python: str) -> Side:
@@ -152,7 +156,7 @@ def as_wav(rows: Rows, folder: Path, seed: int | None) -> Rows:
     return written
 
 
-def transcribe_alone(name: str, manifest: Path, texts: Path) -> None:
+def transcribe_alone(name: str, manifest: Path, texts: Path, words: bool) -> None:
     """Transcribe a manifest with faster-whisper alone, at its own defaults, one file on each core."""
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
@@ -169,7 +173,7 @@ def transcribe_alone(name: str, manifest: Path, texts: Path) -> None:
         model = BatchedInferencePipeline(model)
 
     def hear(row: dict[str, Any]) -> dict[str, str]:
-        segments, _ = model.transcribe(row["audio_filepath"], language=row["lang"])
+        segments, _ = model.transcribe(row["audio_filepath"], language=row["lang"], word_timestamps=words)
         return {"id": row["id"], "pred_text": "".join(segment.text for segment in segments).strip()}
 
     with open(manifest, encoding="utf-8") as file:
@@ -200,9 +204,10 @@ def compare(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
     bars.at_most(f"  {what}: voxbatch's WER less the peer's", statistics.mean(worse), MARGIN_POINTS, "points")
     if BASELINE in sides:
         bars.at_least(f"  {what}: speed by CPU seconds / baseline's", cpu[BASELINE] / cpu[OURS], MIN_SPEED)
-    if WHISPER_CPP in sides:
-        fastest = min(wall[name] for name in (PEER, BATCHED, WHISPER_CPP))
-        bars.at_most(f"  {what}: wall / the fastest other's", wall[OURS] / fastest, RACE_BARS[is_long(rows[0])])
+    if BATCHED in sides:
+        fastest = min(wall[name] for name in (PEER, BATCHED, WHISPER_CPP) if name in wall)
+        bar = RACE_BARS[is_long(rows[0])] if WHISPER_CPP in sides else WORDS_BAR
+        bars.at_most(f"  {what}: wall / the fastest other's", wall[OURS] / fastest, bar)
 
 
 def main() -> None:
@@ -211,13 +216,14 @@ def main() -> None:
     options.add_argument("--only-short", action="store_true", help="all others only")
     options.add_argument("--clips", type=int, metavar="N", help="only so many of the short recordings, evenly chosen")
     options.add_argument("--race", type=os.path.abspath, metavar="PYTHON", help="also the other programs; see above")
+    options.add_argument("--words", action="store_true", help="also the batched pipeline; the peers give word times")
     options.add_argument("--onnx", type=os.path.abspath, metavar="PYTHON", help="also the engine onnx-asr; see above")
     options.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
     options.add_argument("--rounds", type=int, default=1, metavar="N", help="runs of each side, with another dither")
     options.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.alone:
-        return transcribe_alone(given.alone[0], *map(Path, given.alone[1:]))
+        return transcribe_alone(given.alone[0], *map(Path, given.alone[1:]), given.words)
     bars = Bars()
     print(machine())
     rows = english_rows()
@@ -233,9 +239,10 @@ def main() -> None:
                 sides.setdefault(OURS, []).append(ours(heard, folder))
                 if given.baseline:
                     sides.setdefault(BASELINE, []).append(ours(heard, folder, given.baseline.resolve()))
-                sides.setdefault(PEER, []).append(alone(PEER, heard, folder))
-                if given.race:
-                    sides.setdefault(BATCHED, []).append(alone(BATCHED, heard, folder))
+                sides.setdefault(PEER, []).append(alone(PEER, heard, folder, given.words))
+                if given.race or given.words:
+                    sides.setdefault(BATCHED, []).append(alone(BATCHED, heard, folder, given.words))
+                if given.race and not given.words:
                     sides.setdefault(WHISPER_CPP, []).append(whisper_cpp(heard, folder, given.race))
                 if given.onnx:
                     sides.setdefault(ONNX, []).append(by_onnx(heard, folder, given.onnx))

@@ -23,12 +23,14 @@ from whisper_base import needs_tiny_en
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.engines import whisper_input
+from voxbatch.engines.engine_process import EngineProcess
 from voxbatch.engines.faster_whisper import SECTION_SECONDS, WINDOWS, FasterWhisperEngine
+from voxbatch.engines.feed import Feed
 from voxbatch.engines.suspect_text import PieceText, suspicions
 from voxbatch.engines.whisper_input import FRAMES_PER_SECOND, PADDING_FRAMES, WINDOW_FRAMES, spectrogram
 from voxbatch.engines.whisper_windows import DecodingOptions, Window, WindowDecoder, windows
 from voxbatch.process.hang_detector import is_stopped
-from voxbatch.records import REPETITION, SAMPLING_RATE, SPEAKING_RATE, Samples, Word
+from voxbatch.records import REPETITION, SAMPLING_RATE, SPEAKING_RATE, Chunk, ChunkFailure, Samples, Span, Word
 from voxbatch.scoring.counts import count_errors
 from voxbatch.storage import Stores
 from voxbatch.voice import speech_probabilities
@@ -195,6 +197,26 @@ def test_a_kill_within_a_long_recording_leaves_the_same_bytes(
         assert done.returncode == 0, done.stderr
     killed, undisturbed = (tmp_path / out / "transcripts.jsonl" for out in ("killed", "undisturbed"))
     assert killed.read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.slow
+def test_windows_are_encoded_in_the_memory_of_windows_before(row: RowReader) -> None:
+    """Two threads ask the kernel for hardly any memory after their first windows; each window took 53,000 pages."""
+    _, speech = row("us_weekly_address_2018_ms13.mp3")
+    samples = speech[: 70 * SAMPLING_RATE]
+    engine = EngineProcess(FasterWhisperEngine(None, {"threads": "2", "beam_size": "1"}))
+    feed = Feed(4 * len(samples))
+    for item in range(2):
+        feed.put(Chunk(item, 0, samples, Span(0, len(samples), 0, len(samples)), "en"))
+    feed.close()
+    num_pages = []
+    for result in engine.stream(feed):
+        assert not isinstance(result, ChunkFailure)
+        fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(") ")[2].split()
+        num_pages.append(int(fields[7]))  # minor faults (proc(5))
+    engine.close()
+    assert len(num_pages) >= 8, "two chunks of at least three windows"
+    assert num_pages[-1] - num_pages[-5] < 10_000
 
 
 def test_nothing_is_sent_to_the_makers_of_libraries(voxbatch: Voxbatch, tmp_path: Path) -> None:

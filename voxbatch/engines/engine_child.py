@@ -90,7 +90,12 @@ class EngineChild:
         return None
 
     def _new(self) -> ChildProcess:
-        process = ChildProcess("voxbatch.engines.engine_program", captures_output=True, dies_with_parent=True)
+        process = ChildProcess(
+            "voxbatch.engines.engine_program",
+            self._engine.spec.environment,
+            captures_output=True,
+            dies_with_parent=True,
+        )
         process.send(self._engine)
         return process
 

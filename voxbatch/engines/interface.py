@@ -39,6 +39,8 @@ class EngineSpec:
     own_process: bool = False
     """True if the engine runs native code that may crash. `create` then puts it into a child process: see
     engine_process. Before its model is loaded, such an engine can be pickled."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of that child process, in addition to those of its parent."""
     max_recordings: int = 0
     """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
     runner.asking.options_with_questions."""
