@@ -308,17 +308,12 @@ def _replace(path: str, folder: int, name: str) -> None:
     left. A lock on the new file, which ends with its process, tells whether the process lives. Beside a living one,
     which may be suspended, and on file systems without locks, a random name is taken.
     """
-    own = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+    own = f"{TEMPORARY_PREFIX}{hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()}"
+    names = own, own, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb") as new:
         with contextlib.suppress(OSError):
             fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for end in (own, own, secrets.token_hex(8)):
-            temporary = f"{TEMPORARY_PREFIX}{end}"
-            try:
-                _link(path, folder, temporary)
-                break
-            except FileExistsError:
-                _remove_left(temporary, folder)
+        temporary = next(name for name in names if _takes_name(path, folder, name))
         try:
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
@@ -326,12 +321,18 @@ def _replace(path: str, folder: int, name: str) -> None:
             raise
 
 
-def _remove_left(temporary: str, folder: int) -> None:
-    """Remove a temporary name that a killed process has left in an open folder, and none of a living one."""
-    with contextlib.suppress(OSError), open(os.open(temporary, os.O_RDONLY, dir_fd=folder), "rb") as left:
-        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(left.fileno()), os.stat(temporary, dir_fd=folder)):
-            os.unlink(temporary, dir_fd=folder)
+def _takes_name(path: str, folder: int, temporary: str) -> bool:
+    """Give a file a temporary name in an open folder, and return whether the name was free. If a killed process has
+    left it, it is free the next time."""
+    try:
+        _link(path, folder, temporary)
+        return True
+    except FileExistsError:
+        with contextlib.suppress(OSError), open(os.open(temporary, os.O_RDONLY, dir_fd=folder), "rb") as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(left.fileno()), os.stat(temporary, dir_fd=folder)):
+                os.unlink(temporary, dir_fd=folder)
+        return False
 
 
 class LocalReadError(StorageError):

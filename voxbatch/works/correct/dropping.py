@@ -88,7 +88,7 @@ def _write_beside(store: Store, run: Run, files: ItemFiles, stores: Stores, plac
     """Write files beside recordings as the log gives them. No merge does, because the latest one wrote none there."""
     entries = Entries(store, run)
     for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
-        if file.beside in places and file.content is not None:
+        if file.beside and file.beside in places and file.content is not None:
             folder, name = posixpath.split(file.beside)
             stores.out(folder).write(name, [file.content])
 
