@@ -104,6 +104,8 @@ def found(
         ("fr", "Merci de virer sur LibanFR38 6, 2, 1, 5, 8 5, 9.", "phone", "LibanFR38 6 2 1 5 8 5 9"),
         ("es", "Puede cargarlo en la 2.056 vale 2.523 luego 2.426, vale 4.375.", "card", "2.056 2.523 2.426 4.375"),
         ("it", "la carta quattro quattro zero uno trentadue due", "number", "quattro quattro zero uno trentadue due"),
+        ("de", "Ich heiße Brandstetter.", "person", "Brandstetter"),
+        ("en", "We will see Anna March the third.", "person", "Anna"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:

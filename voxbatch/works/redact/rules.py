@@ -228,7 +228,7 @@ def _sequences() -> tuple[SequenceRule, ...]:
         names = match[1].split()
         without = "".join(tags[name[1:]] for name in names if name[0] == "-")
         wanted = "".join(tags[name] for name in names if name[0] != "-")
-        return f"(?:;{f'[^;{without}{wanted}]*[{wanted}]' if wanted else ''}[^;{without}]*)"
+        return f"(?:;{f'[^;{without}{wanted}]*[{wanted}]' if wanted else ''}[^;{without}]*(?![^;]))"
 
     def pattern(text: str) -> re.Pattern[str]:
         for _ in builtin["parts"]:
@@ -251,7 +251,7 @@ def _language(tag: str | None) -> LanguageRules:
                 merged[name] = merged.get(name, {}) | value if isinstance(value, dict) else value
     first, last = _names(tuple(merged["locales"])) if knows_names else (frozenset[str](), frozenset[str]())
     first |= _foreign_names() if knows_names else frozenset()
-    lists = {name: values for name, values in merged.items() if name not in _TABLES}
+    lists = {name: [*map(str.casefold, values)] for name, values in merged.items() if name not in _TABLES}
     texts: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for words, name in ((tuple(text.split()), key) for key, values in lists.items() for text in values):
         texts.setdefault("" if "*" in words[0] else words[0], []).append((words, name))
