@@ -16,7 +16,7 @@ from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules, tag_characters
 from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, stem, tokens
 
-DOUBT = 0.8
+DOUBT = 0.85
 """Confidence below which a word is doubtful."""
 SHORTEST = 3
 """Letters of a name that is looked for again."""

@@ -84,6 +84,7 @@ def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
     for at, chain in enumerate(chains):
         is_long = len(chain.digits) >= NEAR_DIGITS
         if named[at] is None and chain.digits and not chain.is_weak:
+            is_long = is_long or (len(chain.digits) > 1 and chain.has_all("single"))
             for secret in (*named[max(0, at - 1) : at if is_long else 0], *named[at + 1 : at + 2]):
                 if secret and _is_near(chain, secret, passage.rules.near if is_long else NEXT, passage):
                     named[at] = Secret(secret.kind, chain.pieces, f"part of {secret.rule}")
@@ -116,7 +117,7 @@ def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
-    if passage.language.numbers.get(token.folded) == "1" and tokens[last].word[:1].isdigit() and is_alone:
+    if passage.language.numbers.get(token.folded) == "1" and tokens[last].tags & {"weak", "end"} and is_alone:
         return False  # "In 2020, one of them"
     return all(not token.folded or token.tags & {"filler", "thousand"} for token in tokens[last + 1 : following])
 
