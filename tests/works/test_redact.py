@@ -199,7 +199,7 @@ def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None
 def test_a_secret_is_found_where_two_people_talk_at_once(turns: str, secret: str, rules: RedactionRules) -> None:
     """The words of a speaker are looked at without those of another one between them, too."""
     words, speakers = zip(*(turn.split(":") for turn in turns.split()), strict=True)
-    own = replace(rules, patterns=[("person", own_name("project heron"))])
+    own = replace(rules, patterns=[("person", "own", own_name("project heron"))])
     redacted = " ".join(texts for _, texts in found(" ".join(words), "en", own, speakers))
     assert {*secret.split()} <= {*redacted.split()}
 
@@ -476,6 +476,73 @@ def test_only_and_keep_and_own_rules(out: Path, voxbatch: Voxbatch, tmp_path: Pa
     text = lines(tmp_path / "own")[0]["pred_text"]
     assert ("44015500 [PERSON] 12345670" in text, "and [OTHER] is" in text, "[EMAIL]" in text) == (True, True, False)
     assert b"the mail" not in (tmp_path / "own" / "run.json").read_bytes()
+
+
+def asked(out: Path, voxbatch: Voxbatch, *answers: object) -> None:
+    """Ask about the recordings of OUT; the engine gives these answers."""
+    rows = (out.parent / "m.jsonl").read_text().splitlines()
+    prompts = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
+    lines = [json.dumps({**json.loads(row), "prompt": prompt}) for row, prompt in zip(rows, prompts, strict=False)]
+    (out.parent / "questions.jsonl").write_text("\n".join(lines))
+    done = voxbatch("ask", "questions.jsonl", "-o", "asked", "--engine", "scripted", "-q")
+    assert done.returncode == 0, done.stderr
+
+
+def test_secrets_that_answers_list_are_redacted(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A text that an answer lists is redacted in the transcript of its item alone, without regard to case and
+    punctuation. Texts that do not occur, and items without an answer, are counted."""
+    first = [
+        {"kind": "other", "text": "okay, 12345670"},
+        {"kind": "person", "text": "Jan"},
+        {"kind": "code", "text": "*"},
+    ]
+    asked(out, voxbatch, first, [{"kind": "other", "text": "HELLO"}])
+    done = voxbatch("redact", out, "-o", "shared", "--answers", "asked", "--only", "other,code", "--sound", "none")
+    assert done.returncode == 0, done.stderr
+    texts = [copy["pred_text"] for copy in lines(tmp_path / "shared")]
+    assert ["44015500 [OTHER] and" in text for text in texts] == [True, False, False]
+    assert [text.startswith("[OTHER]") for text in texts] == [False, True, False]
+    assert "1 item without an answer" in done.stderr
+    assert "2 texts of answers that are not in their transcripts" in done.stderr
+    assert lines(tmp_path / "shared")[0]["redactions"][0]["rule"] == "answer"
+    again = voxbatch("redact", out, "-o", "shared", "--only", "other,code", "--sound", "none")
+    assert again.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("[Jan", "JSON is malformed"),
+        ("Who?", "JSON is malformed"),
+        (["Jan"], "Expected `object`, got `str` - at `$[0]`"),
+        ([{"kind": "person", "text": "Jan", "why": "name"}], "unknown field `why` - at `$[0]`"),
+        ([{"kind": "person"}], "missing required field `text` - at `$[0]`"),
+        ([{"kind": "name", "text": "Jan"}], "Invalid enum value 'name' - at `$[0].kind`"),
+        ([{"kind": "person", "text": 5}], "Expected `str`, got `int` - at `$[0].text`"),
+    ],
+)
+def test_answers_of_another_shape_are_refused(answer: object, words: str, out: Path, voxbatch: Voxbatch) -> None:
+    """The message names the item, what is wrong and the schema, and quotes no text of the answer."""
+    asked(out, voxbatch, answer)
+    done = voxbatch("redact", out, "-o", "shared", "--answers", "asked")
+    assert done.returncode == 2
+    assert "asked: the answer of item 'Brandstetter/olga-" in done.stderr
+    assert words in done.stderr
+    assert "a text and a kind, one of card, iban" in done.stderr
+    assert "Jan" not in done.stderr
+
+
+def test_an_out_that_has_no_complete_answers_is_refused(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Transcripts are no answers, and of an unfinished OUT secrets would stay."""
+    done = voxbatch("redact", out, "-o", "shared", "--answers", out)
+    assert done.returncode == 2
+    assert "has no answers: give the OUT of voxbatch ask" in done.stderr
+    asked(out, voxbatch, [], [])
+    (tmp_path / "asked" / "summary.json").unlink()
+    done = voxbatch("redact", out, "-o", "shared", "--answers", "asked")
+    assert done.returncode == 2
+    assert "asked is not finished; run the same voxbatch ask again" in done.stderr
+    assert not (tmp_path / "shared").exists()
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,13 @@ def _interrupted(speakers: Sequence[str | None], max_gap: int) -> Iterator[Seque
 
 
 def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:
-    """Yield what the names and patterns of the user find."""
+    """Yield what the names and patterns of the user find, and the answers about the item."""
     text, begins = " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
-    for kind, pattern in rules.patterns:
+    for kind, rule, pattern in rules.patterns:
         for match in pattern.finditer(text):
             spans = enumerate(pairwise(begins))
             pieces = tuple(at for at, (begin, stop) in spans if begin < match.end() and stop - 1 > match.start())
-            yield Secret(kind, pieces, "own pattern")
+            yield Secret(kind, pieces, rule)
 
 
 def _sequences(passage: TokenPassage) -> Iterator[Secret]:
