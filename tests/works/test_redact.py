@@ -505,6 +505,9 @@ def test_secrets_that_answers_list_are_redacted(out: Path, voxbatch: Voxbatch, t
     assert "1 item without an answer" in done.stderr
     assert "2 texts of answers that are not in their transcripts" in done.stderr
     assert lines(tmp_path / "shared")[0]["redactions"][0]["rule"] == "answer"
+    assert not [
+        path for path in files(tmp_path / "shared") if b"HELLO" in (text := path.read_bytes()) or b"asked" in text
+    ]
     again = voxbatch("redact", out, "-o", "shared", "--only", "other,code", "--sound", "none")
     assert again.returncode == 2
 
