@@ -33,7 +33,7 @@ class ListedSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class Answers:
+class SecretAnswers:
     """The secrets that answers list. They are read side by side with the transcripts; the answers that come before
     their transcripts wait in memory.
 

@@ -43,7 +43,7 @@ from voxbatch.sources.manifest_file import converted
 from voxbatch.storage import COPIED_OUT, Store
 from voxbatch.storage.circuit_breaker import Reachable
 from voxbatch.storage.temporary_files import temporary_file
-from voxbatch.works.redact.answers import RULE, Answers
+from voxbatch.works.redact.answers import RULE, SecretAnswers
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
 from voxbatch.works.redact.key import keyed_hash, own_key
@@ -79,7 +79,7 @@ class RedactedItem(Transcript):
     flac: bytes = b""
 
 
-def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes, answers: Answers | None) -> Rows:
+def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes, answers: SecretAnswers | None) -> Rows:
     """Yield a row for each transcript of a run, with its position in the list. The key makes the hash of the row one
     that nobody can compute: see the module `key`."""
     for entry in Entries(store, run):
@@ -104,7 +104,7 @@ def open_out(config: Config, options: RedactionOptions) -> Source:
     store = config.stores.out(config.source, COPIED_OUT)
     run = run_file.read_existing(store)
     run.check_reader("redact", store.place)
-    answers = Answers(options.answers, config.stores) if options.answers else None
+    answers = SecretAnswers(options.answers, config.stores) if options.answers else None
     with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
         source = converted(nothing, rows_of(store, run, options, own_key(store), answers), "/")
     source.id_root = ""  # the folder of the recordings stays out of the copies
