@@ -223,11 +223,17 @@ def texts_of(out: Path) -> Iterator[Words]:
 
 def measure(title: str, detect: Detect, texts: Iterable[Row], bars: Bars | None = None) -> Figures:
     """Print the table of a detector, and hold it to the bars."""
-    figures = Figures()
+    figures, of_language = Figures(), dict[str, Figures]()
     for call, words, places in texts:
-        figures.add(call, words[0], places, detect(call.lang, words))
+        marked = detect(call.lang, words)
+        for sums in (figures, of_language.setdefault(call.lang, Figures())):
+            sums.add(call, words[0], places, marked)
     print(f"\n{title}\n\n| kind | planted | recall | marked | precision |\n|---|---|---|---|---|")
     print("\n".join(figures.rows()))
+    for lang, sums in of_language.items():
+        recalls = {"numbers": NUMBER_KINDS, "names": ["person"], "all": sums.planted}
+        shares = {name: sums.recall(kinds) for name, kinds in recalls.items()} | {"precision": sums.precision}
+        print(lang, ", ".join(f"{name} {share:.3f}" for name, share in shares.items()))
     if bars:
         bars.at_least("recall of numbers", figures.recall(NUMBER_KINDS), LEAST_NUMBERS)
         bars.at_least("recall of names", figures.recall(["person"]), LEAST_NAMES)
@@ -236,10 +242,16 @@ def measure(title: str, detect: Detect, texts: Iterable[Row], bars: Bars | None 
 
 
 def come_back(rows: Sequence[Row], detect: Detect, folder: Path, model: str) -> tuple[int, int]:
-    """Redact, recognise the copies again, and return the numbers of secrets that were found and that come back all the
-    same: four digits in a row, or a name."""
+    """Redact, recognise the copies of some calls again, and return the numbers of secrets that were found and that come
+    back all the same: four digits in a row, or a name.
+
+    Args:
+        rows: these calls, the first of all.
+    """
     _voxbatch("redact", folder / "out", "-o", folder / "copies", "-q", "--keep", "file_name")
-    copies = folder / "copies" / "transcripts.jsonl"
+    copies = folder / "copies" / "again.jsonl"
+    lines = (folder / "copies" / "transcripts.jsonl").read_text().splitlines(keepends=True)
+    copies.write_text("".join(lines[: len(rows)]))
     _voxbatch("run", copies, "-o", folder / "again", "--engine", "faster-whisper", "--model", model, "-q")
     found = returned = 0
     for (call, recognised, places), (words, _) in zip(rows, texts_of(folder / "again"), strict=True):
@@ -273,6 +285,7 @@ def main() -> None:
     options.add_argument("--languages", type=lambda text: text.split(","), default=LANGUAGES, help="e.g. en,de")
     options.add_argument("--speak", type=Path, help="folder for recordings")
     options.add_argument("--spoken-calls", type=int, default=40, help="of them, those that are spoken")
+    options.add_argument("--again", type=int, help="calls whose copies are recognised again; default: all")
     options.add_argument("--model", default="base", help="Whisper model that recognises them")
     options.add_argument("--show", action="store_true", help="show what was missed")
     arguments = options.parse_args()
@@ -299,7 +312,8 @@ def main() -> None:
         figures = measure(f"## Recognised, {name}", detect, rows, bars if name == OWN else None)
         if arguments.show and name == OWN:
             print("\n".join(figures.missed))
-    found, returned = come_back(rows, detectors[OWN], arguments.speak, arguments.model)
+    again = rows[: arguments.again]
+    found, returned = come_back(again, detectors[OWN], arguments.speak, arguments.model)
     bars.at_most(f"secrets that come back from the sound, of {found} that were found", returned, 0)
     bars.leave()
 

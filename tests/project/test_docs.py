@@ -103,9 +103,10 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
             str(ROOT / "README.md") if each == "out" or each.endswith(".jsonl") else each for each in arguments
         ]
         arguments = [str(ROOT) if each == "open_asr_leaderboard" else each for each in arguments]
-    if name in ("run", "redact"):
-        files = ("base.json", "names.txt", "names.yaml")
-        arguments = [str(ROOT / "README.md") if each in files else each for each in arguments]
+    if name in ("run", "redact", "ask"):
+        places = dict.fromkeys(("base.json", "names.txt", "names.yaml", "secrets.json"), ROOT / "README.md")
+        places["asked"] = ROOT
+        arguments = [str(places.get(argument, argument)) for argument in arguments]
     if name in ("calibrate", "correct", "export", "redact"):
         arguments[0] = str(ROOT)
     if name == "report":

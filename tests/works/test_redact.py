@@ -104,6 +104,16 @@ def found(
         ("fr", "Merci de virer sur LibanFR38 6, 2, 1, 5, 8 5, 9.", "phone", "LibanFR38 6 2 1 5 8 5 9"),
         ("es", "Puede cargarlo en la 2.056 vale 2.523 luego 2.426, vale 4.375.", "card", "2.056 2.523 2.426 4.375"),
         ("it", "la carta quattro quattro zero uno trentadue due", "number", "quattro quattro zero uno trentadue due"),
+        ("fr", "Le cryptogramme est 5-8-05.", "code", "5-8-05"),
+        ("fr", "Mon cas des 7,8,9.", "code", "7,8,9"),
+        ("fr", "Mon numéro de carte est 9,097e, 1,477, puis 0,160, puis 4,655.", "card", "9,097e 1,477 0,160 4,655"),
+        ("de", "Der Kot lautet ein sieben.", "code", "ein sieben"),
+        ("en", "My mobile number is 212555819, one of you knows it.", "phone", "212555819 one"),
+        ("es", "La cuenta es la 8-0-8-2 luego 0-6-6-6, en 9-2.", "account", "9-2"),
+        ("es", "Mi número es el 6 3 8 4, e 2 4 6 0, e 2.", "phone", "6 3 8 4 2 4 6 0 2"),
+        ("de", "Ich heiße Brandstetter.", "person", "Brandstetter"),
+        ("en", "We will see Anna March the third.", "person", "Anna"),
+        ("fr", "La réservation est au nom de Camille Malrand.", "person", "Camille Malrand"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:
@@ -117,6 +127,15 @@ def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: 
         ("en", "We saw Garith? Ferris? worth? at work .", ["Garith? Ferris? worth?"]),
         ("de", "Gestern war Friedere? gewüßt? stetter? hier .", ["Friedere? gewüßt? stetter?"]),
         ("fr", "Je m'appelle bénédict? Vervie .", ["bénédict? Vervie"]),
+        ("en", "Please ask for a meal your? whenridge? .", ["a meal your? whenridge? ."]),
+        ("de", "Hier spricht die riemhof? mehr . Sie kommt .", ["die riemhof? mehr ."]),
+        ("fr", "Nous avons vu soulène? le? rang? au bureau .", ["soulène? le? rang?"]),
+        ("fr", "Pouvez-vous me passer au dîle? verneau? , s'il vous plaît ?", ["au dîle? verneau?"]),
+        ("es", "La señora villadarte? le llamará mañana .", ["villadarte?"]),
+        ("de", "Ich habe mitteil? gelindteil? gesprochen .", ["mitteil? gelindteil?"]),
+        ("fr", "Mon mari s'appelle Solène? .", ["Solène?"]),
+        ("fr", "Je suis né? à Lyon .", []),
+        ("es", "Son las diez y tardas? tres horas .", []),
         ("de", "Ihr besitzt die Tschechische? Staatsbürgerschaft? seit Mai .", []),
         ("de", "Er sagt danke. Vielen? Leuten? gefällt es .", []),
         ("en", "The train? leaves? at ten? past? Monday .", []),
@@ -142,6 +161,8 @@ def test_a_name_that_the_recogniser_doubts_is_found(
         "One, two, three, go! They said it was ever so good.",
         "We read about it on www.example.com and in the Yanic.",
         "They sold 300 units in 2019 450 in 2020, and left at 10h45.",
+        "It costs 12,500, one of the best.",
+        "He was born in Maine, in March.",
     ],
 )
 def test_other_numbers_and_words_stay(text: str, rules: RedactionRules) -> None:
@@ -178,7 +199,7 @@ def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None
 def test_a_secret_is_found_where_two_people_talk_at_once(turns: str, secret: str, rules: RedactionRules) -> None:
     """The words of a speaker are looked at without those of another one between them, too."""
     words, speakers = zip(*(turn.split(":") for turn in turns.split()), strict=True)
-    own = replace(rules, patterns=[("person", own_name("project heron"))])
+    own = replace(rules, patterns=[("person", "own", own_name("project heron"))])
     redacted = " ".join(texts for _, texts in found(" ".join(words), "en", own, speakers))
     assert {*secret.split()} <= {*redacted.split()}
 
@@ -455,6 +476,76 @@ def test_only_and_keep_and_own_rules(out: Path, voxbatch: Voxbatch, tmp_path: Pa
     text = lines(tmp_path / "own")[0]["pred_text"]
     assert ("44015500 [PERSON] 12345670" in text, "and [OTHER] is" in text, "[EMAIL]" in text) == (True, True, False)
     assert b"the mail" not in (tmp_path / "own" / "run.json").read_bytes()
+
+
+def asked(out: Path, voxbatch: Voxbatch, *answers: object) -> None:
+    """Ask about the recordings of OUT; the engine gives these answers."""
+    rows = (out.parent / "m.jsonl").read_text().splitlines()
+    prompts = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
+    lines = [json.dumps({**json.loads(row), "prompt": prompt}) for row, prompt in zip(rows, prompts, strict=False)]
+    (out.parent / "questions.jsonl").write_text("\n".join(lines))
+    done = voxbatch("ask", "questions.jsonl", "-o", "asked", "--engine", "scripted", "-q")
+    assert done.returncode == 0, done.stderr
+
+
+def test_secrets_that_answers_list_are_redacted(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A text that an answer lists is redacted in the transcript of its item alone, without regard to case and
+    punctuation. Texts that do not occur, and items without an answer, are counted."""
+    first = [
+        {"kind": "other", "text": "okay, 12345670"},
+        {"kind": "person", "text": "Jan"},
+        {"kind": "code", "text": "*"},
+    ]
+    asked(out, voxbatch, first, [{"kind": "other", "text": "HELLO"}])
+    done = voxbatch("redact", out, "-o", "shared", "--answers", "asked", "--only", "other,code", "--sound", "none")
+    assert done.returncode == 0, done.stderr
+    texts = [copy["pred_text"] for copy in lines(tmp_path / "shared")]
+    assert ["44015500 [OTHER] and" in text for text in texts] == [True, False, False]
+    assert [text.startswith("[OTHER]") for text in texts] == [False, True, False]
+    assert "1 item without an answer" in done.stderr
+    assert "2 texts of answers that are not in their transcripts" in done.stderr
+    assert lines(tmp_path / "shared")[0]["redactions"][0]["rule"] == "answer"
+    assert not [
+        path for path in files(tmp_path / "shared") if b"HELLO" in (text := path.read_bytes()) or b"asked" in text
+    ]
+    again = voxbatch("redact", out, "-o", "shared", "--only", "other,code", "--sound", "none")
+    assert again.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("[Jan", "JSON is malformed"),
+        ("Who?", "JSON is malformed"),
+        (["Jan"], "Expected `object`, got `str` - at `$[0]`"),
+        ([{"kind": "person", "text": "Jan", "why": "name"}], "unknown field `why` - at `$[0]`"),
+        ([{"kind": "person"}], "missing required field `text` - at `$[0]`"),
+        ([{"kind": "name", "text": "Jan"}], "Invalid enum value 'name' - at `$[0].kind`"),
+        ([{"kind": "person", "text": 5}], "Expected `str`, got `int` - at `$[0].text`"),
+    ],
+)
+def test_answers_of_another_shape_are_refused(answer: object, words: str, out: Path, voxbatch: Voxbatch) -> None:
+    """The message names the item, what is wrong and the schema, and quotes no text of the answer."""
+    asked(out, voxbatch, answer)
+    done = voxbatch("redact", out, "-o", "shared", "--answers", "asked")
+    assert done.returncode == 2
+    assert "asked: the answer of item 'Brandstetter/olga-" in done.stderr
+    assert words in done.stderr
+    assert "a text and a kind, one of card, iban" in done.stderr
+    assert "Jan" not in done.stderr
+
+
+def test_an_out_that_has_no_complete_answers_is_refused(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Transcripts are no answers, and of an unfinished OUT secrets would stay."""
+    done = voxbatch("redact", out, "-o", "shared", "--answers", out)
+    assert done.returncode == 2
+    assert "has no answers: give the OUT of voxbatch ask" in done.stderr
+    asked(out, voxbatch, [], [])
+    (tmp_path / "asked" / "summary.json").unlink()
+    done = voxbatch("redact", out, "-o", "shared", "--answers", "asked")
+    assert done.returncode == 2
+    assert "asked is not finished; run the same voxbatch ask again" in done.stderr
+    assert not (tmp_path / "shared").exists()
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "include": {"callback": _patterns},
     **{name: {"multiple": False, "default": "", "callback": comma} for name in ("channel_names", "keep", "only")},
     **dict.fromkeys(("hotwords", "rules", "json_schema", "tools"), FILE),
-    "speaker_names": {"type": FolderOrAddress()},
+    **{name: {"type": FolderOrAddress()} for name in ("answers", "speaker_names")},
     "limit": {"type": click.IntRange(min=1)},
     "overwrite": {"flag": "--resume/--overwrite", "default": True, "callback": lambda _, __, resume: not resume},
     "calibration": {"type": PathOrAddress(exists=True)},

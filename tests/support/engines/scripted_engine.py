@@ -281,10 +281,12 @@ def _crash(number: int) -> None:
 
 
 def _answer(chunk: Chunk) -> Answer:
-    """Return the prompt, the seconds of each recording and the bounds of the chunk as the answer to a question."""
+    """Return the prompt and the seconds of each recording as the answer to a question. A prompt in brackets is its own
+    answer."""
     assert chunk.question is not None
     seconds = ", ".join(f"{length / SAMPLING_RATE:g} s" for length in chunk.recordings)
-    text = f"{chunk.question.prompt} [{seconds}]"
+    prompt = chunk.question.prompt
+    text = prompt if prompt.startswith("[") else f"{prompt} [{seconds}]"
     return Answer(text, "stop", len(chunk.samples) // 1280, len(text.split()))
 
 

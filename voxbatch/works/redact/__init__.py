@@ -3,6 +3,7 @@
 rules, rules.yaml    what counts as a secret, by language and country: sequences of words, and kinds of numbers
 tokens               a word as digits, spelled letters or a plain word, with the names by which the rules mean it
 numbers              chains of digits and letters: cards, telephones, codes
+answers              the secrets that a model listed, by `voxbatch ask`
 detector             the sequences and the numbers in the words of one item
 transcript, sound    the copies
 key                  the secret with which ids and digests of the copies are made

@@ -16,7 +16,7 @@ from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules, tag_characters
 from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, stem, tokens
 
-DOUBT = 0.8
+DOUBT = 0.85
 """Confidence below which a word is doubtful."""
 SHORTEST = 3
 """Letters of a name that is looked for again."""
@@ -77,13 +77,13 @@ def _interrupted(speakers: Sequence[str | None], max_gap: int) -> Iterator[Seque
 
 
 def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:
-    """Yield what the names and patterns of the user find."""
+    """Yield what the names and patterns of the user find, and the answers about the item."""
     text, begins = " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
-    for kind, pattern in rules.patterns:
+    for kind, rule, pattern in rules.patterns:
         for match in pattern.finditer(text):
             spans = enumerate(pairwise(begins))
             pieces = tuple(at for at, (begin, stop) in spans if begin < match.end() and stop - 1 > match.start())
-            yield Secret(kind, pieces, "own pattern")
+            yield Secret(kind, pieces, rule)
 
 
 def _sequences(passage: TokenPassage) -> Iterator[Secret]:

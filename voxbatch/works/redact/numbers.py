@@ -23,7 +23,7 @@ from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
 AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
 NEAR_DIGITS = 3
-"""Digits that a number has at least to belong to another one several words away."""
+"""Digits that a number has at least to belong to another one several words away, if they are not said one by one."""
 NEXT = 2
 """Words to the rest of a number, of which the recogniser has made words: "portable L06 fit, 1, 2, 8"."""
 COUNTING = "0123456789"
@@ -82,10 +82,10 @@ def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
         named.append(_secret(chain, low, passage))
         low = chain.pieces[-1] + 1 if len(chain.digits) >= NEAR_DIGITS else low
     for at, chain in enumerate(chains):
-        is_long = len(chain.digits) >= NEAR_DIGITS
         if named[at] is None and chain.digits and not chain.is_weak:
-            for secret in (*named[max(0, at - 1) : at if is_long else 0], *named[at + 1 : at + 2]):
-                if secret and _is_near(chain, secret, passage.rules.near if is_long else NEXT, passage):
+            is_part = len(chain.digits) >= NEAR_DIGITS or (len(chain.digits) > 1 and chain.has_all("single"))
+            for secret in (*named[max(0, at - 1) : at if is_part else 0], *named[at + 1 : at + 2]):
+                if secret and _is_near(chain, secret, passage.rules.near if is_part else NEXT, passage):
                     named[at] = Secret(secret.kind, chain.pieces, f"part of {secret.rule}")
     yield from filter(None, named)
 
@@ -116,7 +116,7 @@ def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
-    if passage.language.numbers.get(token.folded) == "1" and tokens[last].word[:1].isdigit() and is_alone:
+    if passage.language.numbers.get(token.folded) == "1" and tokens[last].tags & {"weak", "end"} and is_alone:
         return False  # "In 2020, one of them"
     return all(not token.folded or token.tags & {"filler", "thousand"} for token in tokens[last + 1 : following])
 

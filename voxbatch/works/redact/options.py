@@ -22,7 +22,9 @@ class RedactionOptions(WorkOptions):
     """
 
     key: ClassVar[str] = "redaction"
-    hidden: ClassVar[frozenset[str]] = frozenset(("source", "out", "rules"))  # names of files may tell names of people
+    hidden: ClassVar[frozenset[str]] = frozenset(
+        ("source", "out", "rules", "answers")
+    )  # names of files may tell names of people
 
     keep: tuple[str, ...] = setting(
         (), group=SOURCE, metavar="LIST", help=f"Kinds of secrets that stay: {','.join(KINDS)}.",
@@ -33,6 +35,10 @@ class RedactionOptions(WorkOptions):
     rules: str | None = setting(
         None, group=SOURCE, metavar="FILE",
         help="A YAML file with names and patterns of your own, which are redacted, too.",
+    )  # fmt: skip
+    answers: str | None = setting(
+        None, group=SOURCE, metavar="OUT",
+        help="An OUT of voxbatch ask whose answers list further secrets: the second detector.",
     )  # fmt: skip
     sound: str = setting(
         SILENCE, choices=SOUNDS, group=OUTPUTS, metavar="NAME",
@@ -51,8 +57,9 @@ class RedactionOptions(WorkOptions):
             raise ConfigError(f"--keep and --only both name {', '.join(both)}; leave it out of one of them")
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide the copies. The rules count by their digest, which the engine has."""
-        return {name: value for name, value in asdict(self).items() if name != "rules"}
+        """Return the settings that decide the copies. The rules count by their digest, which the engine has, and
+        answers by the rows of the items."""
+        return {name: value for name, value in asdict(self).items() if name not in ("rules", "answers")}
 
     def redacts(self, kind: str) -> bool:
         """Return whether a kind of secret is redacted."""

@@ -30,6 +30,8 @@ KINDS = (
 `speaker_name` the speakers who have a name instead of a number."""
 _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kinds", "numbers": "a list of rules"}
 """The keys of a file for --rules."""
+OWN = "own pattern"
+"""The name of the rule of names and patterns in such a file."""
 CLOSE = 80
 """Similarity of a word to a name, in percent, from which it may be that name as a recogniser heard it."""
 TAGS = (
@@ -123,8 +125,8 @@ class RedactionRules:
 
     numbers: tuple[NumberRule, ...]
     sequences: tuple[SequenceRule, ...]
-    patterns: Sequence[tuple[str, re.Pattern[str]]]
-    """(kind, pattern) of the names and patterns of a file for --rules."""
+    patterns: Sequence[tuple[str, str, re.Pattern[str]]]
+    """(kind, rule, pattern) of the names and patterns of a file for --rules, or of the answers about an item."""
     max_gap: int
     near: int
     cue_distance: Mapping[str, int]
@@ -150,11 +152,11 @@ def load(place: str | None, stores: Stores) -> RedactionRules:
     builtin = _builtin()
     try:
         numbers = tuple(_number_rule(rule) for rule in (*own.get("numbers", ()), *builtin["numbers"]))
-        patterns = [("person", own_name(str(name))) for name in own.get("names", ())]
-        patterns += [(kind, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
+        patterns = [("person", OWN, own_name(str(name))) for name in own.get("names", ())]
+        patterns += [(kind, OWN, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
     except (AttributeError, TypeError) as e:
         raise _wrong_keys(place or "") from e
-    if unknown := sorted({kind for kind, _ in patterns} - {*KINDS}):
+    if unknown := sorted({kind for kind, _, _ in patterns} - {*KINDS}):
         raise ConfigError(f"{place}: patterns of {', '.join(unknown)}; known are {', '.join(KINDS)}")
     digest = hashlib.sha256(_text() + content).hexdigest()
     settings = {name: builtin[name] for name in ("max_gap", "near", "cue_distance")}
@@ -228,7 +230,7 @@ def _sequences() -> tuple[SequenceRule, ...]:
         names = match[1].split()
         without = "".join(tags[name[1:]] for name in names if name[0] == "-")
         wanted = "".join(tags[name] for name in names if name[0] != "-")
-        return f"(?:;{f'[^;{without}{wanted}]*[{wanted}]' if wanted else ''}[^;{without}]*)"
+        return f"(?:;{f'[^;{without}{wanted}]*[{wanted}]' if wanted else ''}[^;{without}]*(?![^;]))"
 
     def pattern(text: str) -> re.Pattern[str]:
         for _ in builtin["parts"]:
@@ -251,7 +253,7 @@ def _language(tag: str | None) -> LanguageRules:
                 merged[name] = merged.get(name, {}) | value if isinstance(value, dict) else value
     first, last = _names(tuple(merged["locales"])) if knows_names else (frozenset[str](), frozenset[str]())
     first |= _foreign_names() if knows_names else frozenset()
-    lists = {name: values for name, values in merged.items() if name not in _TABLES}
+    lists = {name: [*map(str.casefold, values)] for name, values in merged.items() if name not in _TABLES}
     texts: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for words, name in ((tuple(text.split()), key) for key, values in lists.items() for text in values):
         texts.setdefault("" if "*" in words[0] else words[0], []).append((words, name))

@@ -43,11 +43,12 @@ from voxbatch.sources.manifest_file import converted
 from voxbatch.storage import COPIED_OUT, Store
 from voxbatch.storage.circuit_breaker import Reachable
 from voxbatch.storage.temporary_files import temporary_file
+from voxbatch.works.redact.answers import RULE, SecretAnswers
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
 from voxbatch.works.redact.key import keyed_hash, own_key
 from voxbatch.works.redact.options import NONE, RedactionOptions
-from voxbatch.works.redact.rules import RedactionRules, load
+from voxbatch.works.redact.rules import RedactionRules, load, own_name
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
 from voxbatch.works.redact.transcript import (
     at_copy,
@@ -78,7 +79,7 @@ class RedactedItem(Transcript):
     flac: bytes = b""
 
 
-def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes) -> Rows:
+def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes, answers: SecretAnswers | None) -> Rows:
     """Yield a row for each transcript of a run, with its position in the list. The key makes the hash of the row one
     that nobody can compute: see the module `key`."""
     for entry in Entries(store, run):
@@ -88,7 +89,8 @@ def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes) -> Ro
         row = {name: line[name] for name in _ROW_KEYS if line.get(name) is not None}
         if "words" in row and "segments" in row:
             item_id = keyed_hash(line["id"], key, ID_BYTES) if options.redacts("file_name") else line["id"]
-            yield entry.index + 1, {**row, "id": item_id, "key": key.hex()}
+            listed = {"answers": answers.of(line["id"], line["pred_text"])} if answers else {}
+            yield entry.index + 1, {**row, **listed, "id": item_id, "key": key.hex()}
 
 
 def open_out(config: Config, options: RedactionOptions) -> Source:
@@ -102,13 +104,15 @@ def open_out(config: Config, options: RedactionOptions) -> Source:
     store = config.stores.out(config.source, COPIED_OUT)
     run = run_file.read_existing(store)
     run.check_reader("redact", store.place)
+    answers = SecretAnswers(options.answers, config.stores) if options.answers else None
     with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
-        source = converted(nothing, rows_of(store, run, options, own_key(store)), "/")
+        source = converted(nothing, rows_of(store, run, options, own_key(store), answers), "/")
     source.id_root = ""  # the folder of the recordings stays out of the copies
-    num_rows = sum(1 for _ in source.lines())
+    num_rows, notes = sum(1 for _ in source.lines()), [*(answers.notes() if answers else ())]
     if num_rows < run.items:
         missing = counted(run.items - num_rows, "item")
-        source.note = f"{missing} of {store.place} without a transcript: left out; --update takes them later"
+        notes.append(f"{missing} of {store.place} without a transcript: left out; --update takes them later")
+    source.note = "; ".join(notes)
     return source
 
 
@@ -224,6 +228,8 @@ def redacted_item(
         original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
     texts, confidences = [piece.text for piece in pieces], [piece.confidence for piece in pieces]
+    answers = [(kind, RULE, own_name(text)) for kind, text in row.get("answers", ())]
+    rules = replace(rules, patterns=[*rules.patterns, *answers])
     secrets = find_secrets(texts, [piece.speaker for piece in pieces], lang, rules, confidences)
     secrets = [secret for secret in secrets if options.redacts(secret.kind)]
     hidden = [at for secret in secrets for at in secret.pieces]

@@ -16,7 +16,7 @@ EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 CURRENCIES = "$€£"
 _DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
-_AMOUNT = re.compile(r"%|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
+_AMOUNT = re.compile(r"%|\d(am|pm|k|kg|km|h|m|°)$|^\d+(st|nd|rd|th|er|ère|e|ème|º|ª)$", re.IGNORECASE)
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{1,2}[./-](19|20)\d{2}|(19|20)\d{2}-\d{2}-\d{2}")
 _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
@@ -245,8 +245,8 @@ def _written(word: str, rules: LanguageRules) -> Token:
     is_short = len(characters) <= LONGEST_AMOUNT and not word.startswith("0")
     if _TIME.fullmatch(word) or (_AMOUNT.search(word) and _HAS_DIGIT.search(word) and is_short):
         return Token(word)
-    if _DATE.fullmatch(word):
-        return Token(word, tags=frozenset(("date",)))
+    if _DATE.fullmatch(word):  # or digits that a recogniser joins: "5-8-05"
+        return Token(word, "".join(filter(str.isdigit, word)) if "-" in word else "", frozenset(("date", "weak")))
     if _DIGITS.fullmatch(word.strip(CURRENCIES)):
         is_year = bool(_YEAR.fullmatch(word))
         tags = {
