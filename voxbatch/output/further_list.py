@@ -164,6 +164,7 @@ def further(owner: Run, run: Run, planned: Plan, retried: str | None) -> Run:
         list_number=number,
         manifest=run.manifest,
         items=len(planned.keys),
+        gone=planned.changes.gone,
         folder=run.folder,
         facts=run.facts,
         retryable_before=number if retried == RETRYABLE else owner.retryable_before,
