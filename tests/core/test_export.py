@@ -79,9 +79,7 @@ def test_every_item_has_a_row_in_the_order_of_the_manifest(hostile: Path, tmp_pa
     assert "No such file" in gone["message"]
     assert math.isnan(zh["wer"])
     assert zh["cer"] == score["cer"]
-    assert table[["error", "error_kind"]].notna().sum().tolist() == [1, 1], (
-        "the key `error` of a row does not count"
-    )
+    assert table[["error", "error_kind"]].notna().sum().tolist() == [1, 1], "the key `error` of a row does not count"
     results = {result.id: result.line for result in read_results(Stores().out(str(hostile)))}
     for row in table.iloc[:-2].to_dict("records"):
         assert row["pred_text"] == results[row["id"]]["pred_text"]
