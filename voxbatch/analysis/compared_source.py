@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,16 +40,26 @@ class ComparedLine:
     counts: ErrorCounts | None
     """Counts in the line, if the rules of the comparison made them."""
     cluster: str | None
+    groups: tuple[str, ...]
+    """The values of the keys by which the items are grouped."""
 
 
 class ComparedSource:
     """A run or a file, whose lines can be read several times."""
 
-    def __init__(self, place: str, language: str | None, cluster: str | None, rules: Rules, stores: Stores):
+    def __init__(
+        self,
+        place: str,
+        language: str | None,
+        cluster: str | None,
+        rules: Rules,
+        stores: Stores,
+        by: tuple[str, ...] = (),
+    ):
         require_place(place)
         self.place = redacted(place)
         self._place, self._language, self._stores = place, language, stores
-        self._cluster_by, self._rules = cluster, rules
+        self._cluster_by, self._by, self._rules = cluster, by, rules
         self._store: Store | None = None
         self.summary: Summary | None = None
         self._recorded_rules: dict[str, str] = {}
@@ -108,6 +119,7 @@ class ComparedSource:
                     is_given=self._language is not None or not line[DETECTED_LANGUAGE],
                     counts=None,
                     cluster=self._cluster(entry.row),
+                    groups=self._groups(entry.row),
                 )
 
     def _run_entry(self, line: dict[str, Any], is_done: bool) -> ComparedLine:
@@ -126,10 +138,14 @@ class ComparedSource:
             is_given=self._language is not None or not line.get(DETECTED_LANGUAGE),
             counts=counts,
             cluster=self._cluster(line),
+            groups=self._groups(line),
         )
 
     def _cluster(self, row: Mapping[str, Any]) -> str | None:
         return None if self._cluster_by is None else group_of(row, self._cluster_by)
+
+    def _groups(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(sys.intern(group_of(row, key)) for key in self._by)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of a Compared that a run has; {} for a file."""
