@@ -107,6 +107,8 @@ TABLES = {
         score recordings.voxbatch         | 0 | stdout | (?s) +WER .*all  0.00%
         merge recordings.voxbatch --formats json | 0 | stdout | a.wav: w0 w1
         find recordings.voxbatch w0       | 0 | stdout | 4 items found
+        find w0 recordings.voxbatch       | 0 | stdout | 4 items found
+        find w0 nope                      | 2 | stderr | Error: Invalid value for 'OUT': Directory 'w0' does not exist
         find recordings.voxbatch nobody   | 1 | stdout | not found; a \* at the end
         find recordings.voxbatch no --json | 1 | stdout | \Z
         status recordings                 | 2 | stderr | Error: .*recordings: no run .* is in .*recordings.voxbatch
@@ -144,6 +146,9 @@ TABLES = {
         run talk.mp3 --beam-size 5             | 2 | stderr | Error: No such option.* --engine-option beam_size=5
         run talk.mp3 --task translate          | 2 | stderr | Error: --task translate: .* take a multilingual Whisper
         run talk.mp3 --diarize                 | 2 | stderr | Error: No such option.* --speakers 2-4
+        run talk.mp3 --task diarize            | 2 | stderr | Error: .* is not one of .* --speakers, their number by
+        run talk.mp3 --verbose False           | 2 | stderr | Error: .*'False' is no recording. A switch such as --ver
+        run talk.mp3 -osrt                     | 2 | stderr | Error: No such option '-osrt'. Formats are given by --form
         run talk.mp3 --output_dir out          | 2 | stderr | Error: No such option.* is given by -o\.
         run talk.mp3 --formats str             | 2 | stderr | Error: --formats str: unknown; .*did you mean srt\?
         models qwen3-asr                       | 2 | stderr | Error: .* did you mean Qwen/Qwen3-ASR-1.7B\?

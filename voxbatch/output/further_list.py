@@ -206,8 +206,7 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
     elif not listed_parts(store, owner.generation):
         hint = "It has committed nothing yet. "
     raise RunMismatchError(
-        f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
-        "Choose another OUT with -o (another name for an upload)",
+        f"{store.place} holds another run: {'; '.join(differing)}. {hint}Or choose another OUT with -o",
         may_update=names == ["manifest"],
     )
 
