@@ -206,7 +206,8 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
     elif not listed_parts(store, owner.generation):
         hint = "It has committed nothing yet. "
     raise RunMismatchError(
-        f"{store.place} holds another run: {'; '.join(differing)}. {hint}Or choose another OUT with -o",
+        f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
+        f"{'Or choose' if hint else 'Choose'} another OUT with -o",
         may_update=names == ["manifest"],
     )
 
