@@ -220,6 +220,28 @@ def test_groups_have_differences_of_their_own(write: Write, voxbatch: Voxbatch) 
         compare_places(left, right, by=("nothing",))
 
 
+def test_references_may_be_a_third_place(write: Write, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """With --ref, two folders of texts are compared against the references of a folder or a file, which count before
+    those of the two. An item without one is not scored."""
+    for name, texts in {"a": ("eins zwei", "vier"), "b": ("eins", "vier"), "refs": ("eins zwei drei",)}.items():
+        (tmp_path / name).mkdir()
+        for letter, text in zip("xy", texts, strict=False):
+            (tmp_path / name / f"{letter}.txt").write_text(text)
+    places = [str(tmp_path / name) for name in ("a", "b")]
+    comparison = compare_places(*places, "de", ref=str(tmp_path / "refs"))
+    assert (comparison.common, comparison.without_reference) == (2, 1)
+    assert (comparison.a.words.errors, comparison.b.words.errors, comparison.b.words.reference_length) == (1, 2, 3)
+    assert [item.reference for item in comparison.changed] == ["eins zwei drei"]
+    left, right = write("a.jsonl", ONES), write("b.jsonl", TWOS)
+    rows = write("refs.jsonl", [{"id": "a", "text": "zehn"}, {"id": "z", "text": "elf"}])
+    counts = api.compare(left, right, ref=rows)
+    assert (counts.a.words.errors, counts.b.words.errors, counts.a.words.reference_length) == (4, 5, 1)
+    shown = voxbatch("compare", *places, "--ref", tmp_path / "refs", "--language", "de")
+    assert "2 items in common, 0 only in A, 0 only in B; 1 without a reference" in shown.stdout, shown.stderr
+    with pytest.raises(ConfigError, match=r"no item in common has a reference, .* or give --ref FILE"):
+        compare_places(*places, "de")
+
+
 def test_rules_are_chosen_as_for_score(write: Write, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """The rules count for both sides, the words that are shown and the page."""
     left = write("a.jsonl", [row("a", "Hello, old shop boy", "Hello, old shopboy", lang="en")])

@@ -131,6 +131,15 @@ def take_references(pairs: Iterable[CommonItem], sources: tuple[ComparedSource, 
     return sum(all(item.reference is not None for item in pair.items) for pair in differing)
 
 
+def take_given_references(pairs: Iterable[CommonItem], source: ComparedSource) -> None:
+    """Give each pair the reference that a further file has for it; see match_items."""
+    by_id = {pair.ids[1]: pair for pair in pairs}
+    matches = match_items({item_id: pair.items[1] for item_id, pair in by_id.items()}, read_items(source))
+    wanted = {match.items[1].number: by_id[match.ids[0]] for match in matches}
+    for number, entry in source.entries(wanted):
+        wanted[number].reference, wanted[number].lang = entry.text, wanted[number].lang or entry.lang
+
+
 def count_items(pairs: Iterable[CommonItem], side: int, source: ComparedSource, rules: Rules) -> int:
     """Count the errors of the items whose counts are not known or are not by the rules of their pair. Return their
     number."""

@@ -14,8 +14,17 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from voxbatch.analysis.common_items import CommonItem, SideItem, count_items, match_items, read_items, take_references
+from voxbatch.analysis.common_items import (
+    CommonItem,
+    SideItem,
+    count_items,
+    match_items,
+    read_items,
+    take_given_references,
+    take_references,
+)
 from voxbatch.analysis.compared_source import ComparedSource
+from voxbatch.analysis.readers import Role
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.safe_text import counted
@@ -164,6 +173,7 @@ def compare_places(
     stores: Stores = DEFAULT_STORES,
     rules: Rules = DEFAULT_RULES,
     by: tuple[str, ...] = (),
+    ref: str | None = None,
 ) -> Comparison:
     """Return how B differs from A on the items in common.
 
@@ -176,6 +186,7 @@ def compare_places(
         limit: number of changed items in the result.
         rules: the rules by which all texts are normalised.
         by: keys of the lines, for each value of which the difference is also given.
+        ref: a file or a folder with the references, in place of those of both.
 
     Raises:
         ConfigError: a place does not exist, or its run is not finished; or no item is in both; or no item in common has
@@ -188,10 +199,14 @@ def compare_places(
     )
     all_items = read_items(sources[0]), read_items(sources[1])
     pairs = match_items(*all_items)
-    scored = [pair for pair in pairs if any(item.reference is not None for item in pair.items)]
+    if ref is None:
+        scored = [pair for pair in pairs if any(item.reference is not None for item in pair.items)]
+    else:
+        take_given_references(pairs, ComparedSource(ref, language, None, rules, stores, role=Role.REFERENCE))
+        scored = [pair for pair in pairs if pair.reference is not None]
     if reason := _reason_to_refuse(all_items, pairs, scored, cluster, by):
         raise ConfigError(f"{sources[0].place} and {sources[1].place}{reason}")
-    other_references = take_references(scored, sources)
+    other_references = take_references(scored, sources) if ref is None else 0
     rescored = [count_items(scored, side, source, rules) for side, source in enumerate(sources)]
     words = [pair for pair in scored if error_unit(pair.lang) == "word"]
     characters = [pair for pair in scored if error_unit(pair.lang) == "character"]
@@ -244,7 +259,7 @@ def _reason_to_refuse(
     if not scored:
         return (
             ": no item in common has a reference, so neither is better; add `text` to the lines of the manifest, and "
-            "run again"
+            "run again, or give --ref FILE"
         )
     if cluster is not None and all(item.cluster == NO_VALUE for pair in scored for item in pair.items):
         return f": no item in common has {quote(cluster)}, by which to resample; take a key of the manifest's lines"

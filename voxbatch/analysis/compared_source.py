@@ -55,7 +55,16 @@ class ComparedSource:
         rules: Rules,
         stores: Stores,
         by: tuple[str, ...] = (),
+        role: Role | None = None,
     ):
+        """Open a run or a file.
+
+        Args:
+            role: the texts that are wanted of a file. None: hypotheses, and references beside them.
+
+        Raises:
+            ConfigError: there is no such place, its run is not finished, or it is a run and references are wanted.
+        """
         require_place(place)
         self.place = redacted(place)
         self._place, self._language, self._stores = place, language, stores
@@ -67,6 +76,9 @@ class ComparedSource:
         self.is_as_written = False
         """True if all lines were read and are those of the run: nobody has changed a text, so that the counts in a line
         are those of its text."""
+        self._role = role
+        if role is Role.REFERENCE and is_run(place):
+            raise ConfigError(f"{self.place} is the OUT of a run; give a file or a folder with references")
         if is_run(place):
             self._store = stores.out(place)
             run = run_file.read_existing(self._store)
@@ -105,7 +117,7 @@ class ComparedSource:
     def _file_entries(self) -> Iterator[ComparedLine]:
         with open_texts(self._place, None, self._stores) as texts:
             role = Role.BOTH if texts.kind in TEXT_KINDS and TEXT_KINDS[texts.kind].has_references else Role.HYPOTHESIS
-            for entry in texts.entries(role):
+            for entry in texts.entries(self._role or role):
                 if entry.id == f"line {entry.line}" and entry.row.get("id") is None:
                     reason = f"has neither `id` nor `{AUDIO_KEY}`, by which the items match; add one of them"
                     raise ManifestError(texts.name, [BadLine(entry.line, reason)])

@@ -119,6 +119,7 @@ def compare(
     a: Path,
     b: Path,
     *,
+    ref: Path | None = None,
     language: str | None = None,
     normalizer: str | Normalizer = "auto",
     case: bool = False,
@@ -135,6 +136,7 @@ def compare(
     Args:
         a: the OUT of a finished run, or a file with transcripts and references; a path or an address.
         b: likewise.
+        ref: a file or a folder with the references, in place of those of both.
         language: language of the items that name none, such as "en".
         normalizer, case, punctuation, replace: rules for the texts, as for `score`.
         cluster: key of the lines, such as "speaker". Items with the same value are resampled together for the
@@ -146,8 +148,8 @@ def compare(
         UsageError: there is no such run or file, or the two have no item with a reference in common.
     """
     rules = _rules(normalizer, case, punctuation, replace)
-    places = place_of(a, "a"), place_of(b, "b")
-    return compare_places(*places, _tag(language), cluster, limit, rules=rules, by=_keys(by))
+    places, place = (place_of(a, "a"), place_of(b, "b")), None if ref is None else place_of(ref, "ref")
+    return compare_places(*places, _tag(language), cluster, limit, rules=rules, by=_keys(by), ref=place)
 
 
 def _keys(by: Iterable[str]) -> tuple[str, ...]:

@@ -39,6 +39,12 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.argument("run_a", type=PathOrAddress(exists=True))
 @click.argument("run_b", type=PathOrAddress(exists=True))
 @click.option(
+    "--ref",
+    type=PathOrAddress(exists=True),
+    metavar="REF",
+    help="References, a file or a folder as `score` takes them, in place of those of the runs.",
+)
+@click.option(
     "--fail-if-worse",
     type=float,
     callback=_points,
@@ -70,6 +76,7 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
 def compare(
     run_a: str,
     run_b: str,
+    ref: str | None,
     fail_if_worse: float | None,
     cluster: str | None,
     by: tuple[str, ...],
@@ -87,7 +94,7 @@ def compare(
     """
     from voxbatch.analysis.compare import compare_places
 
-    comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules, tuple(dict.fromkeys(by)))
+    comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules, tuple(dict.fromkeys(by)), ref)
     for text in _warnings(comparison):
         click.echo(f"Warning: {text}", err=True)
     if page is not None:
