@@ -6,20 +6,22 @@ An option is compared in lower case, with hyphens, so that --Batch_Size is --bat
 from __future__ import annotations
 
 OPTION, COMMAND, SETTING, FORMAT, KEYWORD = "option", "command", "setting", "format", "keyword"
-VALUE, SOURCE = "value", "source"
+VALUE, SOURCE, FURTHER = "value", "source", "further"
 """Kinds of words: --translate, `failures`, NeMo's pretrained_name=…, a name in --formats, a keyword argument of Python
-whose answer is not that of the option, --task=diarize for a value of an option, and a word in the place of SOURCE."""
+whose answer is not that of the option, --task=diarize for a value of an option, a word in the place of SOURCE, and a
+command that gets more arguments than it takes."""
 
 _SPEAKERS = "Speakers are told apart by --speakers, their number by --speakers 2-4"
 _CHANNELS = "Each channel is transcribed alone by --channels split"
 _ASK = "Summaries and other answers: voxbatch ask SOURCE --prompt TEXT, with a Voxtral model on a GPU"
-_REDACT = "Secrets are removed from copies: `voxbatch redact OUT`, or --redact FOLDER after a run"
+_REDACT = "Secrets are removed from copies: `voxbatch redact OUT`, or `voxbatch run SOURCE --redact FOLDER`"
 _WRITTEN = "Punctuation, capitals and numbers are written as the model gives them"
 _HOTWORDS = "Names and terms are given by --hotwords FILE"
 _FIND = "Where something was said: voxbatch find OUT TEXT"
 _STATUS = "A run goes on until all is done; `voxbatch status OUT` shows it"
 _NO_ACCOUNT = "No account is needed, everything runs on this machine; the hub's token is a variable: export HF_TOKEN=…"
 _DETECTED = "The language is given by --language, or detected by a multilingual model: `voxbatch language SOURCE`"
+_REFERENCES = "References are given by an option: voxbatch score HYP --ref REF"
 _ERRORS = "The error rate of a run with references: voxbatch score OUT"
 _FORMATS = "Formats are given by --formats srt,vtt"
 _LANGUAGE = "The language is given by --language"
@@ -70,6 +72,7 @@ _TABLE = {
         "--profanity-filter --filter-profanity --disfluencies": "Nothing is left out of a text; edit it, then: "
         "voxbatch correct OUT",
         "--search": _FIND,
+        "--reference --references --hyp --hypothesis --hypotheses": _REFERENCES,
         "--poll --wait": _STATUS,
         "--api-key": _NO_ACCOUNT,
         "--detect-language --language-detection --identify-language -dl": _DETECTED,
@@ -177,6 +180,7 @@ _TABLE = {
         "--task out",
     },
     # Whisper's programs take --verbose False and --fp16 True
+    FURTHER: {"score": _REFERENCES, "compare": _REFERENCES},
     SOURCE: {"true false": "A switch such as --verbose has no value: leave it out to switch it off"},
     # faster-whisper, openai-whisper, whisperX and the pipelines of transformers
     KEYWORD: {

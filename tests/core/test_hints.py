@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -11,7 +12,7 @@ from voxbatch.cli import cli
 from voxbatch.cli.commands import COMMANDS
 from voxbatch.cli.usage_errors import DESTRUCTIVE, message_of
 from voxbatch.formats import WRITERS
-from voxbatch.hints import COMMAND, FORMAT, HINTS, OPTION, SETTING, SOURCE, VALUE, hint
+from voxbatch.hints import COMMAND, FORMAT, FURTHER, HINTS, OPTION, SETTING, SOURCE, VALUE, hint
 
 
 def refused(*words: str) -> str:
@@ -39,6 +40,12 @@ def test_an_option_of_another_program_is_answered(word: str) -> None:
 def test_a_value_of_another_program_is_answered(word: str) -> None:
     """An option has no such value, and says what does the same."""
     assert refused("run", "talk.mp3", *word.split("=")).endswith(f"{hint(VALUE, word)}.")
+
+
+@pytest.mark.parametrize("word", HINTS[FURTHER])
+def test_a_further_argument_is_answered(word: str, tmp_path: Path) -> None:
+    """sclite and jiwer take the references as an argument."""
+    assert refused(word, *[str(tmp_path)] * 3).endswith(hint(FURTHER, word))
 
 
 @pytest.mark.parametrize("word", HINTS[SOURCE])

@@ -15,6 +15,7 @@ from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import PathOrAddress, comma, language, store_options
 from voxbatch.cli.rules_options import rules_options
 from voxbatch.safe_text import counted, escape_controls
+from voxbatch.scoring.units import RATES
 from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
@@ -190,7 +191,6 @@ def _table(comparison: Comparison) -> Iterator[str]:
 def _groups(comparison: Comparison) -> Iterator[str]:
     """Yield a table of the differences by group, for each unit in which errors are counted."""
     from voxbatch.cli.columns import line_width, table
-    from voxbatch.scoring.units import RATES
 
     for name, unit in RATES.items():
         rows = [["", f"{name} A", f"{name} B", "B − A", "95 % interval", f"{unit}s", "items", "better"]]
