@@ -227,7 +227,7 @@ def test_references_may_be_a_third_place(write: Write, voxbatch: Voxbatch, tmp_p
         (tmp_path / name).mkdir()
         for letter, text in zip("xy", texts, strict=False):
             (tmp_path / name / f"{letter}.txt").write_text(text)
-    places = [str(tmp_path / name) for name in ("a", "b")]
+    places = str(tmp_path / "a"), str(tmp_path / "b")
     comparison = compare_places(*places, "de", ref=str(tmp_path / "refs"))
     assert (comparison.common, comparison.without_reference) == (2, 1)
     assert (comparison.a.words.errors, comparison.b.words.errors, comparison.b.words.reference_length) == (1, 2, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import overload
 
 from voxbatch.analysis.compare import Comparison, compare_places
@@ -159,7 +159,7 @@ def _keys(by: Iterable[str]) -> tuple[str, ...]:
 def _rules(
     normalizer: str | Normalizer, case: bool, punctuation: bool, replace: Path | Mapping[str, str] | None
 ) -> Rules:
-    if callable(normalizer) and not isinstance(normalizer, Hashable):  # an object of a dataclass
+    if callable(normalizer) and getattr(normalizer, "__hash__", None) is None:  # an object of a dataclass
         normalizer = normalizer.__call__
     return Rules(normalizer, case, punctuation, _replacements(replace))
 

@@ -77,7 +77,7 @@ def find(
     if is_out and not (os.path.isdir(out) or is_remote(out)):  # in the order of grep
         out, settings["phrases"] = phrases[-1], (out, *phrases[:-1])
     out = FolderOrAddress().convert(out, ctx.command.params[0], ctx)
-    query = Query(**settings)  # type: ignore[arg-type]  # the names are those of the options
+    query = Query(**settings)
     if query.near is not None and (query.is_any or len(query.phrases) == 1):
         raise ConfigError("--near takes two texts or more, without --any: voxbatch find OUT refund policy --near 5")
     with _index(out, stores) as database:

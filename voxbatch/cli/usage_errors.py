@@ -60,8 +60,8 @@ def message_of(error: click.ClickException) -> str:
         harmless = [name for name in error.possibilities or () if name not in DESTRUCTIVE]
         error = click.NoSuchOption(error.option_name, error.message, harmless, error.ctx)
     message = error.format_message()
-    if message.startswith("Got unexpected extra argument") and error.ctx and (name := error.ctx.info_name):
-        message += (answer := hint(FURTHER, name)) and f". {answer}"
+    if isinstance(error, click.UsageError) and error.ctx and message.startswith("Got unexpected extra argument"):
+        message += (answer := hint(FURTHER, error.ctx.info_name or "")) and f". {answer}"
     if isinstance(error, click.BadParameter) and error.param and (value := _NO_CHOICE.match(error.message)):
         answer = hint(VALUE, f"{error.param.opts[-1]}={value[1]}")
         message += answer and f" {answer}."
