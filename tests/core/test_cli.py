@@ -174,7 +174,7 @@ def test_the_text_of_a_recording_goes_into_a_pipe(voxbatch: Voxbatch, recording:
     assert several.stdout == f"==> talk.wav <==\n{done.stdout}==> b.wav <==\nw0 w1\n"
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "b.wav"}\n')
     assert voxbatch("run", "m.jsonl", *SCRIPTED, "--stdout", "txt").stdout == "w0 w1\n"
-    assert voxbatch("run", "m.jsonl", *SCRIPTED).stdout.startswith("b.wav: w0 w1\n")
+    assert voxbatch("run", "m.jsonl", *SCRIPTED, "-v").stdout.startswith("b.wav: w0 w1\n")
     assert voxbatch("run", "talk.wav", *SCRIPTED, "-q").stdout == ""
 
 

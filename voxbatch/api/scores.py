@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 from voxbatch.analysis.compare import Comparison, compare_places
 from voxbatch.analysis.score import score_place
@@ -159,8 +159,9 @@ def _keys(by: Iterable[str]) -> tuple[str, ...]:
 def _rules(
     normalizer: str | Normalizer, case: bool, punctuation: bool, replace: Path | Mapping[str, str] | None
 ) -> Rules:
-    if callable(normalizer) and getattr(normalizer, "__hash__", None) is None:  # an object of a dataclass
-        normalizer = normalizer.__call__
+    function: Any = normalizer
+    if callable(function) and function.__hash__ is None:  # an object of a dataclass
+        normalizer = function.__call__
     return Rules(normalizer, case, punctuation, _replacements(replace))
 
 
