@@ -6,10 +6,23 @@ An option is compared in lower case, with hyphens, so that --Batch_Size is --bat
 from __future__ import annotations
 
 OPTION, COMMAND, SETTING, FORMAT, KEYWORD = "option", "command", "setting", "format", "keyword"
-"""Kinds of words: --translate, `failures`, NeMo's pretrained_name=…, a name in --formats, and a keyword argument of
-Python whose answer is not that of the option."""
+VALUE, SOURCE, FURTHER = "value", "source", "further"
+"""Kinds of words: --translate, `failures`, NeMo's pretrained_name=…, a name in --formats, a keyword argument of Python
+whose answer is not that of the option, --task=diarize for a value of an option, a word in the place of SOURCE, and a
+command that gets more arguments than it takes."""
 
 _SPEAKERS = "Speakers are told apart by --speakers, their number by --speakers 2-4"
+_CHANNELS = "Each channel is transcribed alone by --channels split"
+_ASK = "Summaries and other answers: voxbatch ask SOURCE --prompt TEXT, with a Voxtral model on a GPU"
+_REDACT = "Secrets are removed from copies: `voxbatch redact OUT`, or `voxbatch run SOURCE --redact FOLDER`"
+_WRITTEN = "Punctuation, capitals and numbers are written as the model gives them"
+_HOTWORDS = "Names and terms are given by --hotwords FILE"
+_FIND = "Where something was said: voxbatch find OUT TEXT"
+_STATUS = "A run goes on until all is done; `voxbatch status OUT` shows it"
+_NO_ACCOUNT = "No account is needed, everything runs on this machine; the hub's token is a variable: export HF_TOKEN=…"
+_DETECTED = "The language is given by --language, or detected by a multilingual model: `voxbatch language SOURCE`"
+_REFERENCES = "References are given by an option: voxbatch score HYP --ref REF"
+_ERRORS = "The error rate of a run with references: voxbatch score OUT"
 _FORMATS = "Formats are given by --formats srt,vtt"
 _LANGUAGE = "The language is given by --language"
 _MODEL = "The model is given by --model; `voxbatch models` lists them"
@@ -43,26 +56,44 @@ _TABLE = {
     # openai-whisper, whisper-ctranslate2, faster-whisper-xxl, insanely-fast-whisper, whisperX, whisper.cpp
     OPTION: {
         "--translate": _TRANSLATE,
-        "--diarize --diarize-model --diarization-model --min-speakers --max-speakers --num-speakers": _SPEAKERS,
-        "--format --output-format --output-formats -f": _FORMATS,
-        "--output-dir --output --outdir --transcript-path --output-path --output-filename": _OUT,
-        "--word-timestamps --timestamp --timestamps --highlight-words --one-word --return-timestamps": _WORDS,
+        "--diarize --diarize-model --diarization-model --min-speakers --max-speakers --num-speakers --speaker-labels "
+        "--show-speaker-labels --max-speaker-labels --speakers-expected --speaker-embeddings --tinydiarize -tdrz "
+        "-di": _SPEAKERS,
+        "--format --output-format --output-formats -f --output-type --output-srt --output-vtt --output-txt "
+        "--output-json --output-csv --output-lrc -osrt -ovtt -otxt -oj -ojf -ocsv -olrc": _FORMATS,
+        "--output-dir --output --outdir --transcript-path --output-path --output-filename --output-file "
+        "--transcription-job-name --job-name -of": _OUT,
+        "--output-bucket-name --output-bucket": "OUT may be in a bucket: -o s3://bucket/calls",
+        "--multichannel --dual-channel --channel-identification": _CHANNELS,
+        "--summarize --summary --chapters --auto-chapters --topics --topic-detection --sentiment --sentiment-analysis "
+        "--entity-detection --auto-highlights": _ASK,
+        "--content-redaction --redact-pii --content-moderation": _REDACT,
+        "--punctuate --punctuation --smart-format --format-text --paragraphs --numerals": _WRITTEN,
+        "--profanity-filter --filter-profanity --disfluencies": "Nothing is left out of a text; edit it, then: "
+        "voxbatch correct OUT",
+        "--search": _FIND,
+        "--reference --references --hyp --hypothesis --hypotheses": _REFERENCES,
+        "--poll --wait": _STATUS,
+        "--api-key": _NO_ACCOUNT,
+        "--detect-language --language-detection --identify-language -dl": _DETECTED,
+        "--word-timestamps --timestamp --timestamps --highlight-words --one-word --return-timestamps --utterances "
+        "--include-word-time-offsets --return-char-alignments": _WORDS,
         "--batch-size --batch --batched --batched-inference -b": _BATCH,
         "--gpu --gpus --cuda --device-index --device-id --num-gpus": _GPU,
-        "--cpu --no-gpu": _CPU,
+        "--cpu --no-gpu -ng": _CPU,
         "--device": "With faster-whisper: --engine-option device=cuda; vLLM takes all GPUs",
-        "--beam-size --best-of": "With faster-whisper: --engine-option beam_size=5",
+        "--beam-size --best-of -bs -bo": "With faster-whisper: --engine-option beam_size=5",
         "--compute-type --fp16 --int8": "With faster-whisper: --engine-option compute_type=int8",
         "--threads --cpu-threads": "With faster-whisper: --engine-option threads=4",
         "--hf-token --token": "The hub's token is a variable: export HF_TOKEN=…",
-        "--lang -l": _LANGUAGE,
+        "--lang -l --language-code --source-language": _LANGUAGE,
         "--model-name --model-size --model-id -m": _MODEL,
         "--model-dir --model-directory --model-cache-dir --cache-dir --download-root": _CACHE,
         "--local-files-only": "Without a network: export HF_HUB_OFFLINE=1",
-        "--vocabulary --glossary": "Names and terms are given by --hotwords FILE",
+        "--vocabulary --glossary --vocabulary-name --keywords --keyterm --keyterms --word-boost --boost": _HOTWORDS,
         "--initial-prompt": 'Names and style are given by --prompt "…" and --hotwords FILE',
         "--max-line-width --max-line-count --max-words-per-line --standard --sentence --max-line-length --line-length "
-        "--cps": _LINES,
+        "--cps --max-len --split-on-word --segment-resolution -ml -sow": _LINES,
         "--vad --vad-filter --vad-method --vad-onset --vad-offset --no-vad --chunk-size --chunk-length": _SILENCE,
         "--temperature --patience --length-penalty --no-speech-threshold --logprob-threshold "
         "--compression-ratio-threshold --suppress-tokens --repetition-penalty "
@@ -74,14 +105,16 @@ _TABLE = {
         "--skip --skip-existing --resume-from --continue": _RESUME,
         "--force --restart --no-resume --from-scratch": _ANEW,
         "--best --accuracy --preset --fast": _QUALITY,
-        "--file --file-name --input --audio --audio-file -i": _SOURCE,
-        "--start --end --from --to --clip-timestamps --ss --start-time --end-time -s -t": _PART,
-        "--sample-rate --sampling-rate -a -c": _AUDIO,
+        "--file --file-name --input --audio --audio-file -i --media --media-file-uri --audio-url": _SOURCE,
+        "--start --end --from --to --clip-timestamps --ss --start-time --end-time -s -t -ss -to -ot": _PART,
+        "--sample-rate --sampling-rate --media-format --media-sample-rate-hertz --encoding -a -c -ac -ar -acodec "
+        "-vn": _AUDIO,
+        "-map": "Audio streams are chosen by --audio-stream 1",
         "--flash": "vLLM takes the fastest attention that the GPU has",
-        "--num-workers": "Processes are given by --workers, decoders by --decoders",
+        "--num-workers --processors": "Processes are given by --workers, decoders by --decoders",
         "--json": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
         "--srt --subtitles --subtitle --subs --subtitle-format": "Subtitles are given by --formats srt",
-        "--burn-subtitles --burn-in --hardsub --hardsubs": "Subtitles in the picture: `voxbatch run SOURCE --burn`",
+        "--burn-subtitles --burn-in --hardsub --hardsubs -vf": "Subtitles in the picture: `voxbatch run SOURCE --burn`",
         "--embed --embed-subs --softsub --softsubs": "Subtitles as a track of the video: `voxbatch run SOURCE --mux`",
         "--fps --framerate": "Subtitles take the frame rate of each video; --frame-rate 25 is for all",
         "--style --font --font-size --fontsize --font-name --color --force-style": _STYLES,
@@ -89,12 +122,19 @@ _TABLE = {
         "--exclude --ignore": "Only some files of a folder: --include '*.mp4'",
         "--txt --text --print-text --no-timestamps": "Texts are given by --formats txt",
         "--yes -y": "No question is asked",
-        "--verbose --debug --print-progress --print-colors --loglevel": _LOG,
+        "--verbose --debug --print-progress --print-colors --loglevel --log-level": _LOG,
         "--list --list-models": "The models are listed by `voxbatch models`",
         "--version": "The version is shown by voxbatch --version",
     },
     COMMAND: {
-        "transcribe": "voxbatch run SOURCE transcribes",
+        "transcribe transcription start-transcription-job recognize recognise prerecorded convert process": "voxbatch "
+        "run SOURCE transcribes recordings in any format",
+        "get-transcription-job list-transcription-jobs progress": "voxbatch status OUT shows a run",
+        "summarize summarise summary chapters question": _ASK,
+        "detect-language langid lid": "voxbatch language SOURCE detects languages",
+        "search grep": _FIND,
+        "login auth": _NO_ACCOUNT,
+        "cancel stop delete": "Ctrl-C stops a run, and the same command continues it; rm -r OUT removes its outputs",
         "help": "Try voxbatch --help",
         "version": "Try voxbatch --version",
         "failures errors failed": "OUT/failures.jsonl lists them, voxbatch status OUT counts them; to do them again: "
@@ -127,7 +167,21 @@ _TABLE = {
         "cuda amp compute-dtype": _GPU,
         "timestamps": _WORDS,
         "langid": _LANGUAGE,
+        "compute-timestamps return-hypotheses compute-langs": _WORDS,
+        "calculate-wer use-cer clean-groundtruth-text": _ERRORS,
+        "chunk-len-in-secs total-buffer-in-secs": _SILENCE,
+        "decoder-type rnnt-decoding.strategy ctc-decoding.strategy": _DECODING,
     },
+    VALUE: {
+        "--task=diarize --task=diarise --task=diarization": _SPEAKERS,
+        "--task=summarize --task=summary --task=qa": _ASK,
+        "--task=detect-language --task=langid --task=lid": "voxbatch language SOURCE detects languages",
+        "--task=automatic-speech-recognition --task=asr --task=transcription --task=stt": "This is the default: leave "
+        "--task out",
+    },
+    # Whisper's programs take --verbose False and --fp16 True
+    FURTHER: {"score": _REFERENCES, "compare": _REFERENCES},
+    SOURCE: {"true false": "A switch such as --verbose has no value: leave it out to switch it off"},
     # faster-whisper, openai-whisper, whisperX and the pipelines of transformers
     KEYWORD: {
         "format formats output-format output-formats response-format": "A Transcript has to_srt(), to_vtt(), to_json() "
@@ -158,6 +212,8 @@ _TABLE = {
         "jsonl": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
         "all": "The formats are named: --formats srt,vtt,txt,json",
         "dfxp imsc": "Timed text is given by --formats ttml",
+        "text plain": "Texts are given by --formats txt",
+        "webvtt subrip": "Subtitles are given by --formats vtt or --formats srt",
         "ssa": "SubStation subtitles are given by --formats ass",
     },
 }

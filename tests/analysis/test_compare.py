@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -186,6 +187,61 @@ def test_clusters_widen_the_interval(write: Write) -> None:
     assert together.interval[1] - together.interval[0] > 2 * (alone.interval[1] - alone.interval[0])
 
 
+def test_groups_have_differences_of_their_own(write: Write, voxbatch: Voxbatch) -> None:
+    """With `by`, each value of a key has its own difference and interval. A key that only one side has counts for both,
+    and the groups add up to the whole."""
+    phone = [row(f"p{i}", "eins zwei drei vier", "eins zwei drei vier", source="phone") for i in range(20)]
+    radio = [row(f"r{i}", "eins zwei drei vier", "eins zwei", source="radio") for i in range(20)]
+    worse = [{**item, "pred_text": "eins zwei drei"} for item in phone]
+    better = [{**item, "pred_text": "eins zwei drei"} for item in radio]
+    for item in (*worse, *better):
+        del item["source"]
+    left, right = write("a.jsonl", [*phone, *radio]), write("b.jsonl", [*worse, *better])
+    comparison = compare_places(left, right, by=("source",))
+    groups = {group.value: group for group in comparison.groups}
+    assert {name: (group.key, group.unit, group.items) for name, group in groups.items()} == {
+        "phone": ("source", "word", 20), "radio": ("source", "word", 20),
+    }  # fmt: skip
+    assert [groups[name].difference.difference for name in ("phone", "radio")] == pytest.approx([0.25, -0.25])
+    assert groups["phone"].difference.interval == pytest.approx((0.25, 0.25))
+    assert sum((group.a for group in comparison.groups), ErrorCounts()) == comparison.a.words
+    shown = voxbatch("compare", left, right, "--by", "source", "--limit", "0").stdout
+    assert re.search(r"^ +WER A +WER B +B − A +95 % interval +words +items +better$", shown, re.MULTILINE), shown
+    assert re.search(
+        r"^source phone +0\.00% +25\.00% +\+25\.00 +\+25\.00 to \+25\.00 +80 +20 +A$", shown, re.MULTILINE
+    ), shown
+    assert re.search(r"^source radio .* -25\.00 to -25\.00 +80 +20 +B$", shown, re.MULTILINE)
+    stored = json.loads(voxbatch("compare", left, right, "--by", "source", "--json").stdout)["groups"]
+    assert [(group["value"], group["wer_a"], group["wer_b"]) for group in stored] == [
+        ("phone", 0.0, 0.25), ("radio", 0.5, 0.25),
+    ]  # fmt: skip
+    assert len(api.compare(left, right, by="source").groups) == 2
+    with pytest.raises(ConfigError, match="no item in common has 'nothing', by which to group; take a key"):
+        compare_places(left, right, by=("nothing",))
+
+
+def test_references_may_be_a_third_place(write: Write, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """With --ref, two folders of texts are compared against the references of a folder or a file, which count before
+    those of the two. An item without one is not scored."""
+    for name, texts in {"a": ("eins zwei", "vier"), "b": ("eins", "vier"), "refs": ("eins zwei drei",)}.items():
+        (tmp_path / name).mkdir()
+        for letter, text in zip("xy", texts, strict=False):
+            (tmp_path / name / f"{letter}.txt").write_text(text)
+    places = str(tmp_path / "a"), str(tmp_path / "b")
+    comparison = compare_places(*places, "de", ref=str(tmp_path / "refs"))
+    assert (comparison.common, comparison.without_reference) == (2, 1)
+    assert (comparison.a.words.errors, comparison.b.words.errors, comparison.b.words.reference_length) == (1, 2, 3)
+    assert [item.reference for item in comparison.changed] == ["eins zwei drei"]
+    left, right = write("a.jsonl", ONES), write("b.jsonl", TWOS)
+    rows = write("refs.jsonl", [{"id": "a", "text": "zehn"}, {"id": "z", "text": "elf"}])
+    counts = api.compare(left, right, ref=rows)
+    assert (counts.a.words.errors, counts.b.words.errors, counts.a.words.reference_length) == (4, 5, 1)
+    shown = voxbatch("compare", *places, "--ref", tmp_path / "refs", "--language", "de")
+    assert "2 items in common, 0 only in A, 0 only in B; 1 without a reference" in shown.stdout, shown.stderr
+    with pytest.raises(ConfigError, match=r"no item in common has a reference, .* or give --ref FILE"):
+        compare_places(*places, "de")
+
+
 def test_rules_are_chosen_as_for_score(write: Write, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """The rules count for both sides, the words that are shown and the page."""
     left = write("a.jsonl", [row("a", "Hello, old shop boy", "Hello, old shopboy", lang="en")])
@@ -196,8 +252,9 @@ def test_rules_are_chosen_as_for_score(write: Write, voxbatch: Voxbatch, tmp_pat
     assert (as_written.a.words.errors, as_written.b.words.errors) == (2, 1)
     replaced = api.compare(left, right, replace={"shopboy": "shop boy"})
     assert (replaced.a.words.errors, replaced.b.words.errors) == (0, 0)
-    with pytest.raises(ConfigError, match="the normalizer is a function"):
-        api.compare(left, right, normalizer=str.lower)  # type: ignore[arg-type]
+    own = api.compare(left, right, normalizer=str.lower)
+    assert (own.a.words.errors, own.b.words.errors) == (2, 1)
+    assert own.normalizers == {"en": "the rules of builtins.str.lower"}
     shown = voxbatch("compare", left, right, "--punctuation", "--case", "--html", tmp_path / "page.html").stdout
     assert "case kept, punctuation kept" in " ".join(shown.split())
     assert "\nREF  Hello," in shown

@@ -18,7 +18,9 @@ import pytest
 from conftest import Voxbatch
 
 from voxbatch.analysis.score import PlaceScore, score_place
+from voxbatch.cli import score_command
 from voxbatch.errors import ManifestError, UsageError
+from voxbatch.scoring.corpus import ScoreOptions
 
 REFERENCES = {
     "talk-1": "the cat sat on the mat",
@@ -502,3 +504,19 @@ def test_sclite_counts_the_same_in_a_ctm_against_an_stm(tmp_path: Path) -> None:
     theirs = sclite(tmp_path, "-r", "r.stm", "stm", "-h", "h.ctm", "ctm")
     assert voxbatch_counts(tmp_path / "h.ctm", tmp_path / "r.stm") == theirs
     assert min(theirs) > 5
+
+
+def test_the_table_of_a_corpus_fits_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 80 columns, names stay readable: columns of zeros go first, then the kinds of errors."""
+    path, reference = tmp_path / "hyp.jsonl", "eins zwei drei vier " * 25_000
+    row = {"text": reference, "pred_text": reference + "neun " * 1_000, "lang": "de"}
+    rows = [{"id": name, "speaker": f"{name}.surname@example.org"} | row for name in ("anna", "berta")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score = score_place(str(path), options=ScoreOptions(by=("speaker",)))
+    whole = list(score_command.lines_of(score))
+    assert whole[0].split()[3:] == ["interval", "sub", "del", "ins", "words", "items", "missing"]
+    monkeypatch.setattr("voxbatch.cli.columns.line_width", lambda: 80)
+    lines = list(score_command.lines_of(score))
+    assert max(map(len, lines[:4])) <= 80
+    assert lines[0].split() == ["WER", "95", "%", "interval", "words", "items"]
+    assert [line[:33].strip() for line in lines[2:4]] == [f"speaker {row['speaker']}" for row in rows]

@@ -53,7 +53,7 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
         cues = ffmpeg("-i", folder / copy, "-map", f"0:s:{len(before) - 2}", "-f", "srt", "-")
         assert cues.strip() == (tmp_path / "out" / "srt" / f"{Path(name).stem}.srt").read_text().strip()
     assert (folder / "kept.subtitled.mp4").read_text() == "mine"
-    assert "4 of 4 items were done before; 0 to do" in voxbatch(*command).stderr
+    assert "nothing to do: 4 items done before" in voxbatch(*command).stderr
     refused = voxbatch("merge", "out", "--burn")
     assert "videos with subtitles written: 2, the first is " in refused.stderr
     assert "move it away, then voxbatch merge " in refused.stderr

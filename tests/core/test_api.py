@@ -16,7 +16,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -456,8 +456,13 @@ def test_score_of_texts() -> None:
         ((["a"], [float("nan")]), {"language": "en"}, 'hypothesis 1 of 1 is nan; give a text, or "" for none'),
         (
             (["a"], ["a"]),
-            {"language": "en", "normalizer": str.lower},
-            'the normalizer is a function; give normalizer="none" and the texts that it returns',
+            {"language": "en", "normalizer": str.split},
+            "the normalizer made ['a'] of 'a'; it must return a text",
+        ),
+        (
+            (["a"], ["a"]),
+            {"language": "en", "normalizer": str.lower, "case": True},
+            "the normalizer is a function, which decides about case and punctuation itself; leave out both",
         ),
         ((["a"], ["a"]), {"language": "en", "replace": {"a": 1}}, "replace: 'a': 1 is not a replacement"),
         ((["a"], ["a"]), {"language": "en", "replace": {}}, "replace: holds no replacement"),
@@ -467,6 +472,28 @@ def test_wrong_texts_are_refused(arguments: tuple[Any, ...], options: dict[str, 
     """Arguments that cannot be scored are refused with what is allowed."""
     with pytest.raises((vb.UsageError, OSError), match=re.escape(reason)):
         vb.score(*arguments, **options)
+
+
+@dataclass
+class Spoken:
+    """A normaliser with a setting, whose objects have no hash."""
+
+    unsaid: str
+
+    def __call__(self, text: str) -> str:
+        return text.lower().replace(self.unsaid, "")
+
+
+def test_a_normalizer_may_be_a_function() -> None:
+    """A function of the caller takes the place of all rules, in words and in characters, and the result names it."""
+    references, hypotheses = ["Its colour, uh, is GREY"], ["its colour, is grey"]
+    assert vb.score(references, hypotheses, language="en", normalizer=str.lower).wer == 0.2
+    spoken = vb.score(references, hypotheses, language="en", normalizer=Spoken("uh, "))
+    assert (spoken.wer, spoken.normalizer("en")) == (0, "the rules of test_api.Spoken.__call__")
+    assert vb.score(references, hypotheses, language="en", normalizer=lambda text: "same").wer == 0
+    assert vb.score(["天气 A"], ["天气 a"], language="zh", normalizer=str.lower).total("character").rate == 0
+    replaced = vb.score(["OK then"], ["okay then"], language="en", normalizer=str.lower, replace={"ok": "okay"})
+    assert replaced.wer == 0
 
 
 def test_replacements_are_a_file_or_a_dictionary(tmp_path: Path) -> None:

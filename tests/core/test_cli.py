@@ -174,7 +174,7 @@ def test_the_text_of_a_recording_goes_into_a_pipe(voxbatch: Voxbatch, recording:
     assert several.stdout == f"==> talk.wav <==\n{done.stdout}==> b.wav <==\nw0 w1\n"
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "b.wav"}\n')
     assert voxbatch("run", "m.jsonl", *SCRIPTED, "--stdout", "txt").stdout == "w0 w1\n"
-    assert voxbatch("run", "m.jsonl", *SCRIPTED).stdout.startswith("b.wav: w0 w1\n")
+    assert voxbatch("run", "m.jsonl", *SCRIPTED, "-v").stdout.startswith("b.wav: w0 w1\n")
     assert voxbatch("run", "talk.wav", *SCRIPTED, "-q").stdout == ""
 
 
@@ -368,7 +368,7 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
     assert done.stdout.splitlines() == [
         "engine   scripted: asked for (model count)",
         "items    3",
-        "audio    about 3:22, 3 of them by the headers of a sample",
+        "audio    about 3:22, 3 items by the headers of a sample",
         "chunks   at least 8",
         "time     about 4.0 s at RTFx 50",
         "cost     about $4.05 at $3600 an hour, without the start of the machine",

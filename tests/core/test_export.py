@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from conftest import ManifestWriter, Recorder, Voxbatch
 from voxbatch.analysis.export import COLUMNS, LISTS, export_items
 from voxbatch.analysis.results import read_results
 from voxbatch.errors import ConfigError, StorageError
+from voxbatch.output.layout import part_names
+from voxbatch.output.parts import read_headers
 from voxbatch.storage import Stores
 
 HOSTILE = (
@@ -71,11 +74,12 @@ def test_every_item_has_a_row_in_the_order_of_the_manifest(hostile: Path, tmp_pa
     assert words["reference_length"].sum() == score["words"]["reference_words"]
     gone, zh = table.iloc[-2], table.iloc[-1]
     assert (gone["error"], gone["deletions"], gone["wer"]) == ("AudioError", 3, 1.0)
+    assert gone["error_kind"] == "not_found"
     assert pd.isna(gone["pred_text"])
     assert "No such file" in gone["message"]
     assert math.isnan(zh["wer"])
     assert zh["cer"] == score["cer"]
-    assert table["error"].notna().sum() == 1, "the manifest's own key `error` is not the run's"
+    assert table[["error", "error_kind"]].notna().sum().tolist() == [1, 1], "the key `error` of a row does not count"
     results = {result.id: result.line for result in read_results(Stores().out(str(hostile)))}
     for row in table.iloc[:-2].to_dict("records"):
         assert row["pred_text"] == results[row["id"]]["pred_text"]
@@ -87,7 +91,7 @@ def test_parquet_has_types_and_exact_texts(hostile: Path, tmp_path: Path) -> Non
     path = tmp_path / "items.parquet"
     export_items(Stores().out(str(hostile)), str(path))
     table = pyarrow.parquet.read_table(path)
-    kinds = {"text": "string", "int": "int64", "float": "double", "bool": "bool"}
+    kinds = {"text": "string", "int": "int64", "float": "double", "bool": "bool", "time": "timestamp[ms, tz=UTC]"}
     assert {name: str(table.schema.field(name).type) for name in COLUMNS} == {n: kinds[k] for n, k in COLUMNS.items()}
     own = {"note": "string", "speaker": "int64", "score": "double", "ok": "bool", "mixed": "string", "big": "string"}
     assert {name: str(table.schema.field(name).type) for name in own} == own
@@ -144,6 +148,48 @@ def test_a_table_of_csv_equals_that_of_parquet(manifest: ManifestWriter, voxbatc
         if kind in ("int", "float"):
             assert left[name].fillna(-1).tolist() == right[name].fillna(-1).tolist(), name
     assert right["take"].tolist() == [3, 3, 3]
+
+
+def test_a_table_tells_when_an_item_was_committed_and_what_is_gone(
+    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """A row has the time of the commit that gave its text. An item that the manifest no longer has stays, and its row
+    says so."""
+    for name in "ab":
+        recording(f"day/{name}.wav", 1.5)
+    run = ("run", "day", "-o", "out", "--engine", "scripted", "--update", "--formats", "txt")
+    store = Stores().out(str(tmp_path / "out"))
+
+    def rows(name: str) -> dict[str, dict[str, Any]]:
+        export_items(store, str(tmp_path / name))
+        if name.endswith(".csv"):
+            with open(tmp_path / name, newline="", encoding="utf-8") as file:
+                return {row["id"]: row for row in csv.DictReader(file)}
+        return {row["id"]: row for row in pyarrow.parquet.read_table(tmp_path / name).to_pylist()}
+
+    assert voxbatch(*run).returncode == 0
+    (first,) = read_headers(store, part_names(store))
+    row = rows("items.csv")["a.wav"]
+    time = datetime.fromtimestamp(first.committed_at, UTC)
+    assert (row["committed_at"], row["in_manifest"]) == (time.isoformat(timespec="milliseconds")[:-6] + "Z", "true")
+    (tmp_path / "day/a.wav").rename(tmp_path / "a.wav")
+    recording("day/c.wav", 1.5)
+    assert voxbatch(*run).returncode == 0
+    table = rows("items.parquet")
+    assert {name: row["in_manifest"] for name, row in table.items()} == {"a.wav": False, "b.wav": True, "c.wav": True}
+    assert table["a.wav"]["committed_at"] == table["b.wav"]["committed_at"] == time
+    assert table["c.wav"]["committed_at"] > time
+    assert voxbatch(*run).returncode == 0, "a list without changes"
+    assert rows("items.parquet") == table
+    text = tmp_path / "out/txt/b.txt"
+    text.write_text(text.read_text().replace("w1", "corrected"))
+    assert voxbatch("correct", "out").returncode == 0
+    corrected = rows("items.parquet")["b.wav"]
+    assert "corrected" in corrected["pred_text"]
+    assert corrected["committed_at"] > table["c.wav"]["committed_at"], "the time of the correction"
+    (tmp_path / "a.wav").rename(tmp_path / "day/a.wav")
+    assert voxbatch(*run).returncode == 0
+    assert [row["in_manifest"] for row in rows("items.parquet").values()] == [True, True, True]
 
 
 def test_a_failed_export_leaves_the_earlier_file(hostile: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -11,7 +12,7 @@ from voxbatch.cli import cli
 from voxbatch.cli.commands import COMMANDS
 from voxbatch.cli.usage_errors import DESTRUCTIVE, message_of
 from voxbatch.formats import WRITERS
-from voxbatch.hints import COMMAND, FORMAT, HINTS, OPTION, SETTING, hint
+from voxbatch.hints import COMMAND, FORMAT, FURTHER, HINTS, OPTION, SETTING, SOURCE, VALUE, hint
 
 
 def refused(*words: str) -> str:
@@ -33,6 +34,24 @@ def test_an_option_of_another_program_is_answered(word: str) -> None:
     spelling = f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word
     command = "ask" if word in options_of("run") else "run"
     assert refused(command, "talk.mp3", spelling).endswith(f"{hint(OPTION, word)}.")
+
+
+@pytest.mark.parametrize("word", HINTS[VALUE])
+def test_a_value_of_another_program_is_answered(word: str) -> None:
+    """An option has no such value, and says what does the same."""
+    assert refused("run", "talk.mp3", *word.split("=")).endswith(f"{hint(VALUE, word)}.")
+
+
+@pytest.mark.parametrize("word", HINTS[FURTHER])
+def test_a_further_argument_is_answered(word: str, tmp_path: Path) -> None:
+    """sclite and jiwer take the references as an argument."""
+    assert refused(word, *[str(tmp_path)] * 3).endswith(hint(FURTHER, word))
+
+
+@pytest.mark.parametrize("word", HINTS[SOURCE])
+def test_a_word_that_is_no_recording_is_answered(word: str) -> None:
+    """The value of a switch of another program would be a recording here."""
+    assert refused("run", "talk.mp3", "--verbose", word.capitalize()).endswith(hint(SOURCE, word))
 
 
 @pytest.mark.parametrize("word", HINTS[COMMAND])

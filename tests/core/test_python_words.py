@@ -72,7 +72,7 @@ def test_the_words_of_the_user_stay(
         call()
 
 
-WORDS = sorted({word.removeprefix("--") for word in (*HINTS[OPTION], *HINTS[KEYWORD]) if not re.match("-[a-z]$", word)})
+WORDS = sorted({word.removeprefix("--") for word in (*HINTS[OPTION], *HINTS[KEYWORD]) if not re.match("-[a-z]", word)})
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -198,11 +198,17 @@ def test_more_shards_than_items(manifest: ManifestWriter, voxbatch: Voxbatch, tm
 
 
 def test_resuming_what_is_finished(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Resuming a finished run does nothing, prints the outcome again and gives the same exit code."""
+    """Resuming a finished run does nothing, and says so: without old texts and totals, unless they are asked for. The
+    exit code is the same, and failures are shown."""
     done = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--engine-option", "die_after=0")
     assert done.returncode == 3
-    assert "8 of 8 items were done before; 0 to do" in done.stderr
-    assert "7 done + 1 failed = 8 items (1 not found)" in done.stdout
+    assert re.search(r"^nothing to do: 7 items done and 1 failed before \(20\d\d-", done.stderr, re.MULTILINE), (
+        done.stderr
+    )
+    assert re.match(r"transcripts +peace/transcripts.jsonl\n(?s:.*)\n1 failed:\n", done.stdout), done.stdout
+    assert " of audio in " not in done.stdout
+    asked = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--engine-option", "die_after=0", "-v")
+    assert "7 done + 1 failed = 8 items (1 not found)" in asked.stdout
     assert output_files(tmp_path / "peace") == undisturbed
 
 

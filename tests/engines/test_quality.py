@@ -102,7 +102,7 @@ def test_a_run_says_what_it_took(voxbatch: Voxbatch, recording: Recorder, tmp_pa
     assert done.returncode == 0, done.stderr
     assert "quality fast: tiny.en, about " in done.stderr
     assert json.loads((tmp_path / "talk.voxbatch" / "run.json").read_text())["identity"]["model"] == "tiny.en"
-    assert "1 of 1 items were done before" in voxbatch(*command, "--model", "tiny.en", env=environment).stderr
+    assert "1 item done before" in voxbatch(*command, "--model", "tiny.en", env=environment).stderr
     refused = voxbatch(*command, "--quality", "fast", "--model", "base")
     assert (refused.returncode, "--quality and --model both choose" in refused.stderr) == (2, True)
 

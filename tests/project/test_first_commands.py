@@ -66,14 +66,14 @@ TABLES = {
     """,
     "recordings": r"""
         run talk.mp3                      | 0 | stdout | w0 w1 w2\n\Z
-        run talk.mp3                      | 0 | stderr | (?s).*1 of 1 items were done before; 0 to do
+        run talk.mp3                      | 0 | stderr | (?s).*nothing to do: 1 item done before \(20[-\d]+ [:\d]+\)
         run nope.mp3                      | 2 | stderr | Error: nope.mp3: does not exist
         run talk.mp3 talk2.wav            | 0 | stdout | ==> talk.mp3 <==\nw0 w1
         run talk.mp3 nope.mp3             | 2 | stderr | Error: talk.mp3 and 1 more: nope.mp3 does not exist
         run @list.txt                     | 0 | stdout | talk.mp3: w0 w1
         run calls.jsonl                   | 3 | stdout | talk.mp3: w0 w1(?s:.*)2 done \+ 1 failed = 3 items
         status calls.voxbatch             | 0 | stdout | calls.voxbatch: 3 of 3 items committed, finished
-        run calls.jsonl --retry-failed    | 3 | stdout | talk.mp3: w0 w1
+        run calls.jsonl --retry-failed    | 3 | stdout | transcripts (?s:.*)1 not found: put the recordings in
         validate calls.jsonl              | 3 | stdout | calls.jsonl: 3 items, 1 of them cannot be transcribed
         validate nope.jsonl               | 2 | stderr | Error: nope.jsonl: does not exist
         validate recordings --check-audio | 0 | stdout | recordings: 3 items, all valid
@@ -88,8 +88,8 @@ TABLES = {
     "tables": r"""
         $ printf 'audio_filepath,text\ntalk.mp3,w0 w1\n' > t.csv
         run t.csv                         | 0 | stdout | talk.mp3: w0 w1(?s:.*)\nWER \d
-        $ printf 'path\ttext\ntalk.mp3\tw0 w1\n' > t.tsv
-        run t.tsv                         | 0 | stdout | talk.mp3: w0 w1
+        $ printf 'path\ttext\ntalk.mp3\tw0 w1\n' > u.tsv
+        run u.tsv                         | 0 | stdout | talk.mp3: w0 w1
         $ mkdir k && cp talk.mp3 k && printf 'first talk.mp3\n' > k/wav.scp
         run k/wav.scp                     | 0 | stdout | first: w0 w1
         $ mkdir h && cp talk.mp3 h && printf 'file_name,transcription\ntalk.mp3,w0\n' > h/metadata.csv
@@ -107,6 +107,8 @@ TABLES = {
         score recordings.voxbatch         | 0 | stdout | (?s) +WER .*all  0.00%
         merge recordings.voxbatch --formats json | 0 | stdout | a.wav: w0 w1
         find recordings.voxbatch w0       | 0 | stdout | 4 items found
+        find w0 recordings.voxbatch       | 0 | stdout | 4 items found
+        find w0 nope                      | 2 | stderr | Error: Invalid value for 'OUT': Directory 'w0' does not exist
         find recordings.voxbatch nobody   | 1 | stdout | not found; a \* at the end
         find recordings.voxbatch no --json | 1 | stdout | \Z
         status recordings                 | 2 | stderr | Error: .*recordings: no run .* is in .*recordings.voxbatch
@@ -144,6 +146,9 @@ TABLES = {
         run talk.mp3 --beam-size 5             | 2 | stderr | Error: No such option.* --engine-option beam_size=5
         run talk.mp3 --task translate          | 2 | stderr | Error: --task translate: .* take a multilingual Whisper
         run talk.mp3 --diarize                 | 2 | stderr | Error: No such option.* --speakers 2-4
+        run talk.mp3 --task diarize            | 2 | stderr | Error: .* is not one of .* --speakers, their number by
+        run talk.mp3 --verbose False           | 2 | stderr | Error: .*'False' is no recording. A switch such as --ver
+        run talk.mp3 -osrt                     | 2 | stderr | Error: No such option '-osrt'. Formats are given by --form
         run talk.mp3 --output_dir out          | 2 | stderr | Error: No such option.* is given by -o\.
         run talk.mp3 --formats str             | 2 | stderr | Error: --formats str: unknown; .*did you mean srt\?
         models qwen3-asr                       | 2 | stderr | Error: .* did you mean Qwen/Qwen3-ASR-1.7B\?

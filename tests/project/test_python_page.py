@@ -95,8 +95,8 @@ def test_the_notebook_runs_in_a_kernel(kernel: Callable[[Any], None], examples: 
         rest = [output for output in cell["outputs"] if output.get("name") != "stderr"]
         shown.append("".join(part.get("text") or part.get("data", {}).get("text/plain", "") for part in rest))
         assert not [text for text in errors if "ipywidgets" not in text]  # tqdm asks for them when it is imported
-    assert shown[0].startswith("Transcript('Here is the weather for the north coast.")
-    page = notebook.cells[2]["outputs"][0]["data"]["text/html"]
+    assert re.match(r"\d+\.\d s transcribedTranscript\('Here is the weather for the north coast\.", shown[0])
+    page = notebook.cells[2]["outputs"][-1]["data"]["text/html"]
     assert page.count("<audio") == 1
     assert page.count("<span") + page.count("<mark") == 32
     assert "3 / 3 items" in shown[2]
@@ -126,12 +126,14 @@ def test_the_stop_button_of_a_notebook_stops_a_run(kernel: Callable[[Any], None]
 
 @pytest.mark.timeout(600)
 def test_a_notebook_shows_the_progress_of_a_run(kernel: Callable[[Any], None]) -> None:
-    """A cell shows one line that changes in place, to the last item; with an own `on_progress` it shows nothing."""
+    """A cell shows one line that changes in place, to the last item; with an own `on_progress` it shows nothing. One
+    recording has such a line, too."""
     nbformat = pytest.importorskip("nbformat")
     options = "engine='scripted', limit=5, report=False"
     sources = [
         f"import voxbatch\nsummary = voxbatch.run('recordings/', 'out', {options})",
         f"summary = voxbatch.run('recordings/', 'out2', {options}, on_progress=lambda progress: None)",
+        "text = voxbatch.transcribe('recordings/weather.flac', engine='scripted').text",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     kernel(notebook)
@@ -141,3 +143,5 @@ def test_a_notebook_shows_the_progress_of_a_run(kernel: Callable[[Any], None]) -
     assert " left" not in shown[0].data["text/plain"]
     assert shown[0].data["text/html"].startswith('<progress value="1.000"></progress> ')
     assert notebook.cells[1].outputs == []
+    (shown,) = [output for output in notebook.cells[2].outputs if output.output_type == "display_data"]
+    assert re.fullmatch(r"\d+\.\d s transcribed", shown.data["text/plain"])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hub
 import numpy as np
 import psutil
 import pytest
 import soundfile
+from conftest import environment
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from voxbatch.errors import ConfigError
@@ -169,3 +173,14 @@ def test_a_hub_out_of_reach_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE is set.* or copy segmentation\.onnx and embedding\.onnx"):
         find_weights(None)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_once(tmp_path: Path) -> None:
+    """Six attempts to reach the hub are one line, and the error says what to do."""
+    code = "import huggingface_hub.utils._http as client; client.time.sleep = lambda seconds: None\n"
+    code += "from voxbatch.speakers.weights import find_weights; find_weights(None)"
+    settings = environment(**hub.variables("http://127.0.0.1:1", tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=False)
+    warnings, _, error = done.stderr.partition("Traceback")
+    assert warnings == "the hub does not answer; it is asked again for half a minute\n"
+    assert "the hub http://127.0.0.1:1 cannot be reached" in error

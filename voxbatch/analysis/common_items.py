@@ -10,6 +10,7 @@ from voxbatch.analysis.compared_source import ComparedSource
 from voxbatch.analysis.pairs import match_name
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import quote
+from voxbatch.scoring.corpus import NO_VALUE
 from voxbatch.scoring.counts import ErrorCounts, count_errors
 from voxbatch.scoring.normalize import Rules
 from voxbatch.scoring.units import scored_language
@@ -31,6 +32,7 @@ class SideItem:
     counts: ErrorCounts | None
     missing: bool
     cluster: str | None
+    groups: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -51,6 +53,11 @@ class CommonItem:
         assert a is not None
         assert b is not None
         return a, b
+
+    def group(self, number: int) -> str:
+        """Return the value of a key by which the items are grouped: that of B, or of A if only A has one."""
+        a, b = (item.groups[number] for item in self.items)
+        return a if b == NO_VALUE else b
 
     @property
     def change(self) -> int:
@@ -77,6 +84,7 @@ def read_items(source: ComparedSource) -> dict[str, SideItem]:
             counts=entry.counts,
             missing=entry.text is None,
             cluster=entry.cluster,
+            groups=entry.groups,
         )
     if not source.is_as_written:
         for item in items.values():
@@ -121,6 +129,15 @@ def take_references(pairs: Iterable[CommonItem], sources: tuple[ComparedSource, 
             if entry.reference is not None:
                 wanted[number].reference = entry.reference
     return sum(all(item.reference is not None for item in pair.items) for pair in differing)
+
+
+def take_given_references(pairs: Iterable[CommonItem], source: ComparedSource) -> None:
+    """Give each pair the reference that a further file has for it; see match_items."""
+    by_id = {pair.ids[1]: pair for pair in pairs}
+    matches = match_items({item_id: pair.items[1] for item_id, pair in by_id.items()}, read_items(source))
+    wanted = {match.items[1].number: by_id[match.ids[0]] for match in matches}
+    for number, entry in source.entries(wanted):
+        wanted[number].reference, wanted[number].lang = entry.text, wanted[number].lang or entry.lang
 
 
 def count_items(pairs: Iterable[CommonItem], side: int, source: ComparedSource, rules: Rules) -> int:

@@ -8,13 +8,23 @@ if these rules made them, so that large runs are compared without their texts. I
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from voxbatch.analysis.common_items import CommonItem, SideItem, count_items, match_items, read_items, take_references
+from voxbatch.analysis.common_items import (
+    CommonItem,
+    SideItem,
+    count_items,
+    match_items,
+    read_items,
+    take_given_references,
+    take_references,
+)
 from voxbatch.analysis.compared_source import ComparedSource
+from voxbatch.analysis.readers import Role
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.safe_text import counted
@@ -22,7 +32,7 @@ from voxbatch.scoring.bootstrap import PairedDifference, paired_difference
 from voxbatch.scoring.corpus import NO_VALUE
 from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer_name
-from voxbatch.scoring.units import error_unit, scored_language
+from voxbatch.scoring.units import Unit, error_unit, scored_language
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 
@@ -81,6 +91,25 @@ class ChangedItem:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedGroup:
+    """The items in common that have one value of a key, and are counted in the same unit."""
+
+    key: str
+    value: str
+    unit: Unit
+    items: int
+    a: ErrorCounts
+    b: ErrorCounts
+    difference: PairedDifference
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values for JSON, with the rates: `wer_a` and `wer_b`, or `cer_a` and `cer_b`."""
+        name = "wer" if self.unit == "word" else "cer"
+        rates = {f"{name}_a": self.a.reported_rate, f"{name}_b": self.b.reported_rate}
+        return {"key": self.key, "value": self.value, "items": self.items, **rates, **asdict(self.difference)}
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The result of comparing A with B. A negative difference means that B has fewer errors."""
 
@@ -106,6 +135,8 @@ class Comparison:
     """Options and versions of two runs that differ, by name, with the values of A and B. Empty if one is a file."""
     changed: tuple[ChangedItem, ...]
     """The items whose number of errors changed most, the largest change first."""
+    groups: tuple[ComparedGroup, ...] = ()
+    """The differences by the values of keys."""
 
     def __repr__(self) -> str:
         """Return the number of items in common and the rates of A and B on one line; `to_dict` has everything."""
@@ -129,7 +160,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values for JSON."""
-        return {**asdict(self), "a": self.a.to_dict(), "b": self.b.to_dict()}
+        sides = {"a": self.a.to_dict(), "b": self.b.to_dict()}
+        return {**asdict(self), **sides, "groups": [group.to_dict() for group in self.groups]}
 
 
 def compare_places(
@@ -140,6 +172,8 @@ def compare_places(
     limit: int = 10,
     stores: Stores = DEFAULT_STORES,
     rules: Rules = DEFAULT_RULES,
+    by: tuple[str, ...] = (),
+    ref: str | None = None,
 ) -> Comparison:
     """Return how B differs from A on the items in common.
 
@@ -151,22 +185,28 @@ def compare_places(
             interval. Items without the key are one group.
         limit: number of changed items in the result.
         rules: the rules by which all texts are normalised.
+        by: keys of the lines, for each value of which the difference is also given.
+        ref: a file or a folder with the references, in place of those of both.
 
     Raises:
         ConfigError: a place does not exist, or its run is not finished; or no item is in both; or no item in common has
-            a reference, or the key `cluster`.
+            a reference, or the key `cluster`, or one of `by`.
         ManifestError: a line of a file cannot be used.
     """
     sources = (
-        ComparedSource(place_a, language, cluster, rules, stores),
-        ComparedSource(place_b, language, cluster, rules, stores),
+        ComparedSource(place_a, language, cluster, rules, stores, by),
+        ComparedSource(place_b, language, cluster, rules, stores, by),
     )
     all_items = read_items(sources[0]), read_items(sources[1])
     pairs = match_items(*all_items)
-    scored = [pair for pair in pairs if any(item.reference is not None for item in pair.items)]
-    if reason := _reason_to_refuse(all_items, pairs, scored, cluster):
+    if ref is None:
+        scored = [pair for pair in pairs if any(item.reference is not None for item in pair.items)]
+    else:
+        take_given_references(pairs, ComparedSource(ref, language, None, rules, stores, role=Role.REFERENCE))
+        scored = [pair for pair in pairs if pair.reference is not None]
+    if reason := _reason_to_refuse(all_items, pairs, scored, cluster, by):
         raise ConfigError(f"{sources[0].place} and {sources[1].place}{reason}")
-    other_references = take_references(scored, sources)
+    other_references = take_references(scored, sources) if ref is None else 0
     rescored = [count_items(scored, side, source, rules) for side, source in enumerate(sources)]
     words = [pair for pair in scored if error_unit(pair.lang) == "word"]
     characters = [pair for pair in scored if error_unit(pair.lang) == "character"]
@@ -198,6 +238,7 @@ def compare_places(
         characters=_difference(characters),
         options=_other_options(sources),
         changed=_changed(scored, limit, sources),
+        groups=tuple(_groups(words, "word", by)) + tuple(_groups(characters, "character", by)),
     )
 
 
@@ -206,6 +247,7 @@ def _reason_to_refuse(
     pairs: Sequence[CommonItem],
     scored: Sequence[CommonItem],
     cluster: str | None,
+    by: Sequence[str],
 ) -> str:
     """Return the end of a sentence that says why nothing can be compared, or ""."""
     if not pairs:
@@ -217,10 +259,13 @@ def _reason_to_refuse(
     if not scored:
         return (
             ": no item in common has a reference, so neither is better; add `text` to the lines of the manifest, and "
-            "run again"
+            "run again, or give --ref FILE"
         )
     if cluster is not None and all(item.cluster == NO_VALUE for pair in scored for item in pair.items):
         return f": no item in common has {quote(cluster)}, by which to resample; take a key of the manifest's lines"
+    for number, key in enumerate(by):
+        if all(pair.group(number) == NO_VALUE for pair in scored):
+            return f": no item in common has {quote(key)}, by which to group; take a key of the manifest's lines"
     return ""
 
 
@@ -251,6 +296,17 @@ def _difference(pairs: Iterable[CommonItem]) -> PairedDifference | None:
         [(a.errors, a.reference_length) for a, _ in sums.values()],
         [(b.errors, b.reference_length) for _, b in sums.values()],
     )
+
+
+def _groups(pairs: Sequence[CommonItem], unit: Unit, by: Sequence[str]) -> Iterator[ComparedGroup]:
+    """Yield the differences of the groups that have words, by key and then by value."""
+    for number, key in enumerate(by):
+        members = defaultdict[str, list[CommonItem]](list)
+        for pair in pairs:
+            members[pair.group(number)].append(pair)
+        for value, items in sorted(members.items()):
+            if (difference := _difference(items)) is not None:
+                yield ComparedGroup(key, value, unit, len(items), _total(items, 0), _total(items, 1), difference)
 
 
 def _changed(

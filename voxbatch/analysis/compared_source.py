@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,16 +40,35 @@ class ComparedLine:
     counts: ErrorCounts | None
     """Counts in the line, if the rules of the comparison made them."""
     cluster: str | None
+    groups: tuple[str, ...]
+    """The values of the keys by which the items are grouped."""
 
 
 class ComparedSource:
     """A run or a file, whose lines can be read several times."""
 
-    def __init__(self, place: str, language: str | None, cluster: str | None, rules: Rules, stores: Stores):
+    def __init__(
+        self,
+        place: str,
+        language: str | None,
+        cluster: str | None,
+        rules: Rules,
+        stores: Stores,
+        by: tuple[str, ...] = (),
+        role: Role | None = None,
+    ):
+        """Open a run or a file.
+
+        Args:
+            role: the texts that are wanted of a file. None: hypotheses, and references beside them.
+
+        Raises:
+            ConfigError: there is no such place, its run is not finished, or it is a run and references are wanted.
+        """
         require_place(place)
         self.place = redacted(place)
         self._place, self._language, self._stores = place, language, stores
-        self._cluster_by, self._rules = cluster, rules
+        self._cluster_by, self._by, self._rules = cluster, by, rules
         self._store: Store | None = None
         self.summary: Summary | None = None
         self._recorded_rules: dict[str, str] = {}
@@ -56,6 +76,9 @@ class ComparedSource:
         self.is_as_written = False
         """True if all lines were read and are those of the run: nobody has changed a text, so that the counts in a line
         are those of its text."""
+        self._role = role
+        if role is Role.REFERENCE and is_run(place):
+            raise ConfigError(f"{self.place} is the OUT of a run; give a file or a folder with references")
         if is_run(place):
             self._store = stores.out(place)
             run = run_file.read_existing(self._store)
@@ -94,7 +117,7 @@ class ComparedSource:
     def _file_entries(self) -> Iterator[ComparedLine]:
         with open_texts(self._place, None, self._stores) as texts:
             role = Role.BOTH if texts.kind in TEXT_KINDS and TEXT_KINDS[texts.kind].has_references else Role.HYPOTHESIS
-            for entry in texts.entries(role):
+            for entry in texts.entries(self._role or role):
                 if entry.id == f"line {entry.line}" and entry.row.get("id") is None:
                     reason = f"has neither `id` nor `{AUDIO_KEY}`, by which the items match; add one of them"
                     raise ManifestError(texts.name, [BadLine(entry.line, reason)])
@@ -108,6 +131,7 @@ class ComparedSource:
                     is_given=self._language is not None or not line[DETECTED_LANGUAGE],
                     counts=None,
                     cluster=self._cluster(entry.row),
+                    groups=self._groups(entry.row),
                 )
 
     def _run_entry(self, line: dict[str, Any], is_done: bool) -> ComparedLine:
@@ -128,10 +152,14 @@ class ComparedSource:
             is_given=self._language is not None or not line.get(DETECTED_LANGUAGE),
             counts=counts,
             cluster=self._cluster(line),
+            groups=self._groups(line),
         )
 
     def _cluster(self, row: Mapping[str, Any]) -> str | None:
         return None if self._cluster_by is None else group_of(row, self._cluster_by)
+
+    def _groups(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(sys.intern(group_of(row, key)) for key in self._by)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of a Compared that a run has; {} for a file."""

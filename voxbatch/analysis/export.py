@@ -1,6 +1,6 @@
 """Write all items of a run as one table with a row for each item, for spreadsheets and data frames: CSV or Parquet.
 
-    export_items(store, "items.parquet")   →   id, audio_filepath, lang, …, wer, …, error, message, speaker, …
+    export_items(store, "items.parquet")   →   id, audio_filepath, lang, …, wer, …, error, message, committed_at, …
 
 The rows are read from the parts, in the order of the manifest, and streamed. A first pass over the lines gives the
 columns: those of COLUMNS, in Parquet also the segments and words, then the keys of the manifest's lines. One batch of
@@ -14,6 +14,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from voxbatch.analysis import open_target
@@ -30,7 +31,8 @@ COLUMNS: Mapping[str, str] = {
     "id": "text", "audio_filepath": "text", "lang": "text", "duration": "float", "audio_duration": "float",
     "text": "text", "pred_text": "text", "wer": "float", "cer": "float", "substitutions": "int", "insertions": "int",
     "deletions": "int", "reference_length": "int", "confidence": "float", "flags": "text", "num_warnings": "int",
-    "speakers": "text", "error": "text", "message": "text",
+    "speakers": "text", "error": "text", "error_kind": "text", "message": "text", "committed_at": "time",
+    "in_manifest": "bool",
 }  # fmt: skip
 """Columns that every table has, each with the kind of its values. docs/outputs.md describes them."""
 LISTS: Mapping[str, Mapping[str, str]] = {
@@ -77,8 +79,12 @@ def export_items(store: Store, path: str, stores: Stores = DEFAULT_STORES) -> in
     for entry in entries:
         count += 1
         _add_kinds(columns, parse_line(store, entry, run.products), store.place)
-    lines = ((entry.kind == "transcript", parse_line(store, entry, run.products)) for entry in entries)
-    rows = (_row(is_done, line, columns, run) for is_done, line in lines)
+    times, listed = entries.commit_times(), run.items - run.gone
+    rows = (
+        _row(entry.kind == "transcript", parse_line(store, entry, run.products), columns, run)
+        | {"committed_at": _time(times[entry.correction or entry.part]), "in_manifest": entry.index < listed}
+        for entry in entries
+    )
     target, name = open_target(path, stores)
     target.write(name, encode(columns, _batches(rows)))
     return count
@@ -127,11 +133,16 @@ def _row(is_done: bool, line: Row, columns: Mapping[str, str], run: Run) -> Row:
         "speakers": ";".join(dict.fromkeys(segment["speaker"] for segment in segments if "speaker" in segment)),
     }  # fmt: skip
     own |= {name: line.get(name) if is_done else None for name in LISTS}
-    foreign = ("error", "message") if is_done else ("pred_text", "audio_duration", "confidence")
+    foreign = ("error", "error_kind", "message") if is_done else ("pred_text", "audio_duration", "confidence")
     return {
         name: own[name] if name in own else None if name in foreign else _value(line.get(name), kind)
         for name, kind in columns.items()
     }
+
+
+def _time(seconds: float) -> datetime:
+    """Return a time in milliseconds, as the parts have it."""
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _value(value: Any, kind: str) -> Any:
@@ -194,6 +205,8 @@ def _cell(value: Any) -> Any:
     and recordings come from strangers. A number is no formula."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if not isinstance(value, str):
         return value
     text = value.replace("\0", "\ufffd")  # many readers of CSV stop at NUL
@@ -214,6 +227,7 @@ def _parquet(columns: Mapping[str, str], batches: Iterator[list[Row]]) -> Iterat
     from pyarrow import parquet
 
     types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    types["time"] = pa.timestamp("ms", "UTC")
     lists = {
         name: pa.list_(pa.struct([(field, types[kind]) for field, kind in fields.items()]))
         for name, fields in LISTS.items()

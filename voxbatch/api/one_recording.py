@@ -8,6 +8,7 @@ from typing import Unpack
 from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
 from voxbatch.api.keywords import with_keywords
+from voxbatch.api.notebook_progress import in_notebook, shown_result
 from voxbatch.api.recording_file import Audio
 from voxbatch.api.segment_stream import SegmentStream
 from voxbatch.api.transcriber import Transcriber
@@ -58,7 +59,9 @@ def transcribe(
         UsageError: an argument is wrong, or the engine is not installed.
         RunError: the engine cannot start or has died.
     """
-    return _begin(audio, sampling_rate, offset, duration, channel, options, is_live=False).result()
+    shows = in_notebook()
+    segments = _begin(audio, sampling_rate, offset, duration, channel, options, is_live=shows)
+    return shown_result(segments) if shows else segments.result()
 
 
 @with_keywords(TranscribeKeywords)

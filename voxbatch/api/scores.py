@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 from voxbatch.analysis.compare import Comparison, compare_places
 from voxbatch.analysis.score import score_place
@@ -12,7 +12,7 @@ from voxbatch.api.keywords import place_of
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.scoring.corpus import CorpusScore, ScoreOptions
-from voxbatch.scoring.normalize import Replacements, Rules
+from voxbatch.scoring.normalize import Normalizer, Replacements, Rules
 from voxbatch.scoring.replacements import read_replacements, replacements_of
 
 Path = str | os.PathLike[str]
@@ -24,7 +24,7 @@ def score(
     hypotheses: Iterable[str],
     *,
     language: str,
-    normalizer: str = "auto",
+    normalizer: str | Normalizer = "auto",
     case: bool = False,
     punctuation: bool = False,
     replace: Path | Mapping[str, str] | None = None,
@@ -37,7 +37,7 @@ def score(
     *,
     ref: Path | None = None,
     language: str | None = None,
-    normalizer: str = "auto",
+    normalizer: str | Normalizer = "auto",
     case: bool = False,
     punctuation: bool = False,
     replace: Path | Mapping[str, str] | None = None,
@@ -52,7 +52,7 @@ def score(
     *,
     ref: Path | None = None,
     language: str | None = None,
-    normalizer: str = "auto",
+    normalizer: str | Normalizer = "auto",
     case: bool = False,
     punctuation: bool = False,
     replace: Path | Mapping[str, str] | None = None,
@@ -74,7 +74,8 @@ def score(
         ref: with a file: another file with the references, joined by `id`.
         language: language of the texts, such as "en". Lists need it. With a run or a file it is for the lines that do
             not name one.
-        normalizer: rules for the texts: "auto", "english", "basic", "whisper", "whisper-basic" or "none".
+        normalizer: rules for the texts: "auto", "english", "basic", "whisper", "whisper-basic" or "none"; or a function
+            from a text to its normalised form.
         case: upper and lower case differ.
         punctuation: punctuation counts.
         replace: words to replace after the normaliser, {"ok": "okay"}, or a file of them.
@@ -86,7 +87,7 @@ def score(
     """
     tag = _tag(language)
     rules = _rules(normalizer, case, punctuation, replace)
-    options = ScoreOptions(rules, (by,) if isinstance(by, str) else tuple(by), cluster)
+    options = ScoreOptions(rules, _keys(by), cluster)
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
             raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
@@ -118,12 +119,14 @@ def compare(
     a: Path,
     b: Path,
     *,
+    ref: Path | None = None,
     language: str | None = None,
-    normalizer: str = "auto",
+    normalizer: str | Normalizer = "auto",
     case: bool = False,
     punctuation: bool = False,
     replace: Path | Mapping[str, str] | None = None,
     cluster: str | None = None,
+    by: Iterable[str] = (),
     limit: int = 10,
 ) -> Comparison:
     """Return how B differs from A on the items that both have, as `voxbatch compare` does.
@@ -133,22 +136,32 @@ def compare(
     Args:
         a: the OUT of a finished run, or a file with transcripts and references; a path or an address.
         b: likewise.
+        ref: a file or a folder with the references, in place of those of both.
         language: language of the items that name none, such as "en".
         normalizer, case, punctuation, replace: rules for the texts, as for `score`.
         cluster: key of the lines, such as "speaker". Items with the same value are resampled together for the
             interval.
+        by: keys of the lines, for each value of which the result also has the difference: `comparison.groups`.
         limit: number of changed items in the result.
 
     Raises:
         UsageError: there is no such run or file, or the two have no item with a reference in common.
     """
     rules = _rules(normalizer, case, punctuation, replace)
-    return compare_places(place_of(a, "a"), place_of(b, "b"), _tag(language), cluster, limit, rules=rules)
+    places, place = (place_of(a, "a"), place_of(b, "b")), None if ref is None else place_of(ref, "ref")
+    return compare_places(*places, _tag(language), cluster, limit, rules=rules, by=_keys(by), ref=place)
 
 
-def _rules(normalizer: str, case: bool, punctuation: bool, replace: Path | Mapping[str, str] | None) -> Rules:
-    if callable(normalizer):
-        raise ConfigError('the normalizer is a function; give normalizer="none" and the texts that it returns')
+def _keys(by: Iterable[str]) -> tuple[str, ...]:
+    return (by,) if isinstance(by, str) else tuple(by)
+
+
+def _rules(
+    normalizer: str | Normalizer, case: bool, punctuation: bool, replace: Path | Mapping[str, str] | None
+) -> Rules:
+    function: Any = normalizer
+    if callable(function) and function.__hash__ is None:  # an object of a dataclass
+        normalizer = function.__call__
     return Rules(normalizer, case, punctuation, _replacements(replace))
 
 

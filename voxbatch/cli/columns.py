@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -17,6 +17,8 @@ MIN_COLUMN = 40
 """Least width of a column of text that is wrapped."""
 MIN_NAME = 12
 """Least width of the names of a table."""
+ROOM_FOR_NAME = 32
+"""Width of the names for which a table leaves out columns."""
 
 
 def line_width() -> int:
@@ -47,6 +49,21 @@ def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     for name, *cells in rows:
         numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
         yield set_cell_size(end_of(name, widths[0]), widths[0]) + numbers
+
+
+def fitting(rows: Sequence[Sequence[str]], width: int, optional: Iterable[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """Return the rows of a table without optional columns, as many as it takes to fit the width.
+
+    Args:
+        rows: the first one is the head.
+        optional: names of columns that go together, those that go first at the begin.
+    """
+    for names in optional:
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        if min(widths[0], ROOM_FOR_NAME) + sum(width + 2 for width in widths[1:]) <= width:
+            break
+        rows = [[cell for cell, name in zip(row, rows[0], strict=True) if name not in names] for row in rows]
+    return rows
 
 
 def end_of(text: str, width: int) -> str:

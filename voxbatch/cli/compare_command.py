@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from voxbatch.cli.commands import WIDTH
-from voxbatch.cli.options import PathOrAddress, language, store_options
+from voxbatch.cli.options import PathOrAddress, comma, language, store_options
 from voxbatch.cli.rules_options import rules_options
 from voxbatch.safe_text import counted, escape_controls
+from voxbatch.scoring.units import RATES
 from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.argument("run_a", type=PathOrAddress(exists=True))
 @click.argument("run_b", type=PathOrAddress(exists=True))
 @click.option(
+    "--ref",
+    type=PathOrAddress(exists=True),
+    metavar="REF",
+    help="References, a file or a folder as `score` takes them, in place of those of the runs.",
+)
+@click.option(
     "--fail-if-worse",
     type=float,
     callback=_points,
@@ -49,6 +56,13 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
     "--cluster",
     metavar="KEY",
     help="For the interval, resample items with the same value of this key together, e.g. speaker.",
+)
+@click.option(
+    "--by",
+    metavar="KEYS",
+    default="",
+    callback=comma,
+    help="Also compare each value of these keys, e.g. speaker,source.",
 )
 @click.option(
     "--limit", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Show N changed items."
@@ -63,8 +77,10 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
 def compare(
     run_a: str,
     run_b: str,
+    ref: str | None,
     fail_if_worse: float | None,
     cluster: str | None,
+    by: tuple[str, ...],
     limit: int,
     as_json: bool,
     page: str | None,
@@ -79,7 +95,7 @@ def compare(
     """
     from voxbatch.analysis.compare import compare_places
 
-    comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules)
+    comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules, tuple(dict.fromkeys(by)), ref)
     for text in _warnings(comparison):
         click.echo(f"Warning: {text}", err=True)
     if page is not None:
@@ -152,6 +168,7 @@ def _report(comparison: Comparison, cluster: str | None, rules: Rules) -> Iterat
         if difference is not None:
             yield ""
             yield from _verdict(name, difference, cluster)
+    yield from _groups(comparison)
     if comparison.changed:
         yield ""
         yield f"Items that changed most, with errors in brackets ({len(comparison.changed)}):"
@@ -169,6 +186,26 @@ def _table(comparison: Comparison) -> Iterator[str]:
     for label, values in rows:
         cells = [end_of(value, column - 2) for value in values]
         yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
+
+
+def _groups(comparison: Comparison) -> Iterator[str]:
+    """Yield a table of the differences by group, for each unit in which errors are counted."""
+    from voxbatch.cli.columns import line_width, table
+
+    for name, unit in RATES.items():
+        rows = [["", f"{name} A", f"{name} B", "B − A", "95 % interval", f"{unit}s", "items", "better"]]
+        for group in comparison.groups:
+            if group.unit == unit:
+                rates = [f"{counts.rate:.2%}" for counts in (group.a, group.b)]
+                difference, ends = group.difference.difference, group.difference.interval
+                better = "" if ends is None or ends[0] <= 0 <= ends[1] else "B" if difference < 0 else "A"
+                shown = " to ".join(f"{100 * end:+.2f}" for end in ends or ())
+                numbers = f"{group.b.reference_length:,}", f"{group.items:,}"
+                label = escape_controls(f"{group.key} {group.value}")
+                rows.append([label, *rates, f"{100 * difference:+.2f}", shown, *numbers, better])
+        if len(rows) > 1:
+            yield ""
+            yield from (line.rstrip() for line in table(rows, line_width()))
 
 
 def _options(comparison: Comparison) -> Iterator[str]:

@@ -140,11 +140,12 @@ class AudioAmount(Protocol):
 
 
 def format_audio(p: AudioAmount) -> str:
-    """Return an amount of audio for people: "3:22, 3 of them by the headers of a sample", "about 2:11, …"."""
+    """Return an amount of audio for people: "3:22, 3 items by the headers of a sample", "about 2:11, …"."""
     amount = f"{p.audio_s / 3600:,.1f} hours" if p.audio_s >= 3600 else format_duration(p.audio_s)
     if p.unknown_items:
         known = f"{amount}, and " if p.audio_s else ""
         items = counted(p.unknown_items, "item")
         return f"{known}{items} of unknown duration: the headers of a sample do not tell it"
     about = "about " if p.is_about else ""
-    return f"{about}{amount}, {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else amount
+    estimated = f", {counted(p.estimated_items, 'item')} by the headers of a sample" if p.estimated_items else ""
+    return f"{about}{amount}{estimated}" if estimated else amount

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,7 @@ from voxbatch.cli.columns import clock
 from voxbatch.cli.options import FolderOrAddress, name_value, store_options
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
+from voxbatch.output.layout import RUN_FILE
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import Stores, is_remote
 
@@ -31,7 +32,7 @@ PAGE_PLACES = 500
 
 
 @click.command(short_help="Find where something was said.")
-@click.argument("out", type=FolderOrAddress())
+@click.argument("out")
 @click.argument("phrases", metavar="TEXT...", nargs=-1, required=True)
 @click.option("--any", "is_any", is_flag=True, help="Items with any of the texts. Default: with all of them.")
 @click.option("--near", type=click.IntRange(min=0), metavar="N", help="At most N words between the texts.")
@@ -58,16 +59,25 @@ PAGE_PLACES = 500
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each place, for programs.")
 @click.option("--html", "page", metavar="FILE", help="Write a page with players of the recordings.")
 @store_options
-def find(out: str, as_json: bool, page: str | None, limit: int | None, stores: Stores, **settings: object) -> None:
+@click.pass_context
+def find(
+    ctx: click.Context, /, out: str, as_json: bool, page: str | None, limit: int | None, stores: Stores, **settings: Any
+) -> None:
     """Find where TEXT was said in the recordings of the run in OUT, with the time of each place.
 
     Each TEXT is a phrase; a * at its end stands for the rest of a word. Upper and lower case and accents do not matter.
     The first search of an OUT makes an index of its texts in your cache folder; later ones read only what is new. The
-    run may still be in progress, and corrections count. As with grep, exit code 1 means that nothing was found.
+    run may still be in progress, and corrections count. As with grep, OUT may come last, and exit code 1 means that
+    nothing was found.
     """
     from voxbatch.analysis.find.search import Query, find_places
 
-    query = Query(**settings)  # type: ignore[arg-type]  # the names are those of the options
+    phrases = settings["phrases"]
+    is_out = is_remote(phrases[-1]) or os.path.isfile(os.path.join(phrases[-1], RUN_FILE))
+    if is_out and not (os.path.isdir(out) or is_remote(out)):  # in the order of grep
+        out, settings["phrases"] = phrases[-1], (out, *phrases[:-1])
+    out = FolderOrAddress().convert(out, ctx.command.params[0], ctx)
+    query = Query(**settings)
     if query.near is not None and (query.is_any or len(query.phrases) == 1):
         raise ConfigError("--near takes two texts or more, without --any: voxbatch find OUT refund policy --near 5")
     with _index(out, stores) as database:

@@ -28,7 +28,7 @@ from voxbatch.config import (
     check_include,
 )
 from voxbatch.errors import ConfigError
-from voxbatch.hints import FORMAT, SETTING, hint
+from voxbatch.hints import FORMAT, OPTION, SETTING, SOURCE, hint
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
@@ -123,9 +123,15 @@ class RunCommand(GroupedCommand):
     own optional values would take the argument for the value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give an option its value if the next word is not one, and parse."""
+        """Give an option its value if the next word is not one, and parse.
+
+        Raises:
+            NoSuchOption: whisper.cpp and ffmpeg have the option: -osrt, in which click would read -o srt.
+        """
         parsed = []
         for name, after in zip(args, [*args, ""][1:], strict=True):
+            if re.fullmatch("-[a-z]{2,}", name) and hint(OPTION, name):
+                raise click.NoSuchOption(name, ctx=ctx)
             value, pattern = _OPTIONAL_VALUES.get(name, ("", ".*"))
             parsed.append(name if re.fullmatch(pattern, after) else f"{name}={value}")
         return super().parse_args(ctx, parsed)
@@ -286,6 +292,8 @@ def _sources(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> s
     for name in names:
         word, equals, _value = name.lstrip("+").partition("=")
         if equals and (answer := hint(SETTING, word)) and not os.path.lexists(name):
+            raise click.BadParameter(f"{name!r} is no recording. {answer}")
+        if (answer := hint(SOURCE, name)) and not os.path.lexists(name):
             raise click.BadParameter(f"{name!r} is no recording. {answer}")
     return names[0] if len(names) == 1 else names
 

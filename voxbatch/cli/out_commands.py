@@ -253,11 +253,13 @@ def export(out: str, output: str, stores: Stores, **settings: Any) -> None:
     If it is killed, the same command continues. No shard is written twice.
     """
     from voxbatch.analysis.dataset import export_dataset
+    from voxbatch.display import format_duration
 
     exported = export_dataset(stores.out(out), output, DatasetOptions(**settings), stores)
     for split, shards in exported.shards.items():
-        cuts, hours = counted(exported.cuts[split], "cut"), exported.seconds[split] / 3600
-        click.echo(f"{split:<5}  {counted(shards, 'shard')}, {cuts}, {hours:,.2f} h")
+        cuts, seconds = counted(exported.cuts[split], "cut"), exported.seconds[split]
+        amount = f"{seconds / 3600:,.2f} h" if seconds >= 3600 else format_duration(seconds)
+        click.echo(f"{split:<5}  {counted(shards, 'shard')}, {cuts}, {amount}")
     for reason, count in exported.left_out.most_common():
         click.echo(f"left out {counted(count, 'cut')} {reason}")
     for name in exported.damaged:

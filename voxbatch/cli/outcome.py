@@ -67,6 +67,7 @@ def print_outcome(
     verbose: bool = False,
     to_stderr: bool = False,
     shows_items: bool = True,
+    is_unchanged: bool = False,
 ) -> None:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
@@ -75,16 +76,18 @@ def print_outcome(
         verbose: print also latencies, memory, the origin of the model, and the rules of the score.
         to_stderr: standard output has the transcripts, which are not shown here.
         shows_items: show the first transcripts and the first failed items.
+        is_unchanged: an earlier run has printed the transcripts and figures: leave them out.
     """
     store = stores.out(out)
-    texts = first_texts(store, work_of(summary.facts.config)) if shows_items and not to_stderr else []
     failures = [(item.path, item.reason) for item in first_failures(store)] if summary.failed and shows_items else []
     places, shown = list[tuple[str, str]](), out if not argv or out in argv else short_path(out)
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(shown, name)) for label, name in existing_outputs(store)]
-    lines = outcome_lines(summary, texts, places, shown, verbose)
-    advice = (*failure_lines(summary, failures, argv, out), language_line(summary, argv, out))
-    for line in (*lines, *filter(None, advice)):
+    lines, language = place_lines(places), ""
+    if not is_unchanged:
+        texts = first_texts(store, work_of(summary.facts.config)) if shows_items and not to_stderr else []
+        lines, language = outcome_lines(summary, texts, places, shown, verbose), language_line(summary, argv, out)
+    for line in (*lines, *failure_lines(summary, failures, argv, out), *([language] if language else [])):
         click.echo(escape_controls(line), err=to_stderr)
 
 
@@ -136,11 +139,16 @@ def outcome_lines(
     second = "".join(f"; {added.name} {config[added.name]}" for added in additions_of(config) if added.overlay)
     details = known_details(engine.license, engine.origin if verbose else "unknown")
     yield f"engine {engine.name}, model {engine.model}{details}{second}"
-    width = max((len(description) for description, _ in places), default=0)
-    yield from (f"{description:<{width}}  {place}" for description, place in places)
+    yield from place_lines(places)
     if summary.flags.items:
         listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
         yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
+
+
+def place_lines(places: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for the place of each output."""
+    width = max((len(description) for description, _ in places), default=0)
+    yield from (f"{description:<{width}}  {place}" for description, place in places)
 
 
 def _shown_texts(summary: Summary, texts: list[tuple[str, str]]) -> Iterator[str]:

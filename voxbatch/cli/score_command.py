@@ -90,19 +90,21 @@ def score(
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
     else:
-        for line in _lines(result):
+        for line in lines_of(result):
             click.echo(line)
 
 
-def _lines(result: PlaceScore) -> Iterator[str]:
-    """Yield the error rates as tables, the rules of the comparison, and the figures of times and speakers."""
-    from voxbatch.cli.columns import line_width, table
+def lines_of(result: PlaceScore) -> Iterator[str]:
+    """Yield the error rates as tables, the rules of the comparison, and the figures of times and speakers. On a
+    terminal, a table without room leaves out the kinds of errors."""
+    from voxbatch.cli.columns import fitting, line_width, table
     from voxbatch.cli.outcome import rules
 
     for name, unit in RATES.items():
         head = ["", name, "95 % interval", "sub", "del", "ins", f"{unit}s", "items", "missing"]
         if rows := [_row(label, tally) for label, tally in _tallies(result.corpus, unit)]:
-            yield from table([head, *rows], line_width())
+            optional = ([head[-1]] if {row[-1] for row in rows} == {"0"} else [], head[3:6])
+            yield from table(fitting([head, *rows], line_width(), optional), line_width())
             yield ""
     for line in rules(result.corpus):
         yield escape_controls(line)

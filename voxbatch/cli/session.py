@@ -221,7 +221,7 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
             argv = sys.argv if config.shards == 1 else []
             print_outcome(
                 result.summary, config.out, config.stores, argv, ending.verbose, to_stderr=bool(ending.stdout),
-                shows_items=ending.shows_items,
+                shows_items=ending.shows_items, is_unchanged=result.is_unchanged and not ending.verbose,
             )  # fmt: skip
     if not failed or ending.exit_zero:
         return 0

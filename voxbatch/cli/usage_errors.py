@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 import click
 
-from voxbatch.hints import OPTION, hint
+from voxbatch.hints import FURTHER, OPTION, VALUE, hint
 
 DESTRUCTIVE = ("--overwrite", "--drop")
 """Options that no message suggests, because they delete what somebody may still need."""
@@ -18,6 +19,8 @@ Give one of these as SOURCE:
   voxbatch run recordings/   a folder of recordings
   voxbatch run calls.jsonl   a manifest"""
 
+_NO_CHOICE = re.compile("'(.*)' is not one of ")
+"""Begin of click's message about a value that is no choice of an option."""
 _MOST_WORDS = 20
 """Words of a name with blanks that are joined, at most."""
 
@@ -57,6 +60,11 @@ def message_of(error: click.ClickException) -> str:
         harmless = [name for name in error.possibilities or () if name not in DESTRUCTIVE]
         error = click.NoSuchOption(error.option_name, error.message, harmless, error.ctx)
     message = error.format_message()
+    if isinstance(error, click.UsageError) and error.ctx and message.startswith("Got unexpected extra argument"):
+        message += (answer := hint(FURTHER, error.ctx.info_name or "")) and f". {answer}"
+    if isinstance(error, click.BadParameter) and error.param and (value := _NO_CHOICE.match(error.message)):
+        answer = hint(VALUE, f"{error.param.opts[-1]}={value[1]}")
+        message += answer and f" {answer}."
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.param is not None:
         message += _MISSING_SOURCE if (error.ctx.info_name, error.param.name) == ("run", "source") else ""
         if error.param.human_readable_name == "OUT":

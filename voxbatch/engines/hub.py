@@ -6,7 +6,9 @@ command may succeed later. The hub's client is imported only by the functions th
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
@@ -47,6 +49,8 @@ def snapshot(
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # no __all__ there
 
     disable_progress_bars()  # see `download`
+    client = logging.getLogger("huggingface_hub.utils._http")
+    client.addFilter(_is_first_retry)
     try:
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=list(patterns), local_files_only=not may_fetch())
@@ -55,6 +59,19 @@ def snapshot(
         if not may_fetch():
             raise NotFetched(name, revision) from e
         _refuse(name, revision, e, option, copied)
+    finally:
+        client.removeFilter(_is_first_retry)
+
+
+def _is_first_retry(record: logging.LogRecord) -> bool:
+    """Let the hub's client tell once that it waits for the hub, and not twice for each of its retries."""
+    if record.levelno != logging.WARNING or not (name := _RETRY.search(record.getMessage())):
+        return True
+    record.msg, record.args = "the hub does not answer; it is asked again for half a minute", ()
+    return name["number"] == "1"
+
+
+_RETRY = re.compile(r" thrown while requesting |^Retrying in .*\[Retry (?P<number>\d+)/")
 
 
 def file_sizes(name: str, revision: str | None, patterns: Iterable[str]) -> dict[str, int]:

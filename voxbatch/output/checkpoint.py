@@ -36,7 +36,7 @@ from voxbatch.output.layout import (
 )
 from voxbatch.output.lists import ItemList
 from voxbatch.output.ownership import Ownership
-from voxbatch.output.parts import PartEntry, PartHeader
+from voxbatch.output.parts import PartEntry, PartHeader, read_headers
 from voxbatch.output.run_file import ItemKeys, Run, RunKey
 from voxbatch.output.stored_json import Count, json_bytes, read_json
 from voxbatch.storage import Store, parallel_map, remove_command
@@ -161,6 +161,16 @@ class Checkpoint:
             self._mark_done(committed)
             pending = [e for e in pending if e.index not in committed]
         return []
+
+    def last_commit(self) -> float | None:
+        """Return the time of the last commit of the run in seconds since 1970; None without a part.
+
+        Raises:
+            CheckpointError: the header of a part is damaged.
+        """
+        names = listed_parts(self.store, self._run.generation, self._run.pass_name)
+        last = list({name.rpartition("/")[0]: name for name in names}.values())  # those of each shard
+        return max((header.committed_at for header in read_headers(self.store, last, self._run.key)), default=None)
 
     def mark_complete(self, items: ItemSet) -> None:
         """Record that the shard is complete: each of its items is in a part. The record of a second pass has the items

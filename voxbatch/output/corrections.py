@@ -224,4 +224,4 @@ def combined(store: Store, entry: PartEntry, correction: PartEntry) -> PartEntry
         "warnings": warnings,
         CORRECTION_KEY: recognised,
     }
-    return replace(entry, line=line_bytes({**line, **changed}))
+    return replace(entry, line=line_bytes({**line, **changed}), correction=correction.part)

@@ -159,6 +159,12 @@ class Entries:
             num_entries,
         )
 
+    def commit_times(self) -> dict[str, float]:
+        """Return the times of the commits by the names of the parts, also of those with corrections, in seconds since
+        1970."""
+        corrected = self.corrections.parts if self.corrections else []
+        return {part.name: part.committed_at for part in (*self.parts, *corrected)}
+
     def has_id(self, item_id: str) -> bool:
         """Return whether an item of the list has this id."""
         return self._list.has_id(item_id)

@@ -164,6 +164,7 @@ def further(owner: Run, run: Run, planned: Plan, retried: str | None) -> Run:
         list_number=number,
         manifest=run.manifest,
         items=len(planned.keys),
+        gone=planned.changes.gone,
         folder=run.folder,
         facts=run.facts,
         retryable_before=number if retried == RETRYABLE else owner.retryable_before,
@@ -206,7 +207,7 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
         hint = "It has committed nothing yet. "
     raise RunMismatchError(
         f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
-        "Choose another OUT with -o (another name for an upload)",
+        f"{'Or choose' if hint else 'Choose'} another OUT with -o",
         may_update=names == ["manifest"],
     )
 

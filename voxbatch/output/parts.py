@@ -47,6 +47,8 @@ class PartEntry:
     """The output line: a JSON object, without a line end."""
     part: str = field(default="", compare=False)
     """Name of the part. Empty for an entry that is not committed."""
+    correction: str = field(default="", compare=False)
+    """Name of the part with the correction of the entry. Empty without one."""
     flac: bytes = field(default=b"", compare=False, repr=False)
     """The recording of an entry that is not committed, in a run that speaks."""
     audio: bytes = b""

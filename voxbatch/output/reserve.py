@@ -218,6 +218,5 @@ def refuse_nested(place: str, stores: Stores) -> None:
             outer = run_file.read_file(stores.out(folder))
         if outer is not None:
             raise ConfigError(
-                f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT "
-                "(another name for an upload)"
+                f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT"
             )

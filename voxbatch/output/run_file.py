@@ -166,6 +166,8 @@ class Run:
     """Digest of the lines of the manifest; see manifest.Survey.fingerprint."""
     items: int
     """Number of items in the list, also of those that are not in the manifest."""
+    gone: int = 0
+    """Number of items that are not in the manifest. They are the last ones of the list."""
     folder: str | None
     """Place that relative paths in the manifest are resolved against."""
     id_root: str = ""
@@ -277,6 +279,7 @@ class StoredList:
     sha256: str
     """SHA-256 of the keys."""
     id_root: str
+    gone: Count = 0
     started_as: str = ""
     """The id that this list gives the run, if run.json has another one, because a process that was killed before it
     wrote a list had other recordings."""
@@ -319,6 +322,7 @@ def read(store: Store) -> Run | None:
         list_number=number_of_list(names[-1]),
         manifest=header.manifest,
         items=header.items,
+        gone=header.gone,
         folder=header.folder,
         id_root=header.id_root,
         facts=header.facts,
@@ -375,7 +379,7 @@ def create_list(store: Store, run: Run, keys: ItemKeys | Column) -> bool:
     started_as = {"started_as": own_id} if run.list_number == 1 and own_id != run.run_id else {}
     header = {
         "version": VERSION, "run": run.run_id, "generation": run.generation, "manifest": run.manifest,
-        "items": len(keys), "folder": run.folder, "retryable_before": run.retryable_before,
+        "items": len(keys), "gone": run.gone, "folder": run.folder, "retryable_before": run.retryable_before,
         "failures_before": run.failures_before, "sha256": of_keys.hexdigest(), "id_root": run.id_root,
         "facts": run.facts.to_dict(), **started_as,
     }  # fmt: skip

@@ -20,7 +20,7 @@ from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
 from voxbatch.output.item_files import ItemFiles, given_settings, latest_config
-from voxbatch.output.layout import FIRST
+from voxbatch.output.layout import FIRST, SUMMARY
 from voxbatch.output.ownership import takeover_explained
 from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.summary import Summary
@@ -44,6 +44,8 @@ class RunResult:
     """Summary of all shards. None while other shards are still in progress."""
     usage: Usage | None
     """None if nothing was left to do."""
+    is_unchanged: bool = False
+    """True if the run was finished before, and nothing was left to do."""
 
 
 def run(
@@ -85,11 +87,12 @@ def run(
             if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))
             resources.enter_context(takeover_explained(store, job.run))
-            work = _carried_over(job, resume(job, items_of_shard(job.durations, job.config), started_at), stop, log)
+            before = resume(job, items_of_shard(job.durations, job.config), started_at)
+            has_finished = before.progress.resumed > 0 and not before.items.any() and store.exists(SUMMARY)
+            work = _carried_over(job, before, stop, log)
             progress = work.progress
             if progress.resumed:
-                done = f"{progress.resumed:,} of {progress.items:,} items were done before"
-                log.info("resumed", text=f"{done}; {progress.items - progress.resumed:,} to do")
+                log.info("resumed", text=_resumed(work, has_finished and job.second is None))
             on_progress(progress)
             if stop.requested.is_set():  # by a thread that cannot interrupt this one
                 raise StopRequested
@@ -107,7 +110,19 @@ def run(
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
-        return RunResult(progress, finish(job, work, config.shards, log), usage)
+        summary = finish(job, work, config.shards, log)
+        return RunResult(progress, summary, usage, is_unchanged=has_finished and usage is None)
+
+
+def _resumed(work: RemainingWork, has_finished: bool) -> str:
+    """Return what was done before, and when, if nothing is left to do."""
+    p = work.progress
+    if not has_finished:
+        return f"{p.resumed:,} of {p.items:,} items were done before; {p.items - p.resumed:,} to do"
+    failed = f" and {p.resumed_failed:,} failed" if p.resumed_failed else ""
+    last = work.checkpoint.last_commit()
+    moment = "" if last is None else f" ({time.strftime('%Y-%m-%d %H:%M', time.localtime(last))})"
+    return f"nothing to do: {counted(p.resumed - p.resumed_failed, 'item')} done{failed} before{moment}"
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from importlib import metadata
 
 from voxbatch.errors import ConfigError
@@ -95,8 +95,8 @@ class Rules:
         ConfigError: there is no such normaliser, or it cannot keep case or punctuation.
     """
 
-    normalizer: str = "auto"
-    """One of NORMALIZERS."""
+    normalizer: str | Normalizer = "auto"
+    """One of NORMALIZERS, or a function of the caller, in place of all rules."""
     case: bool = False
     """Upper and lower case differ. Then "auto" is "basic" in all languages."""
     punctuation: bool = False
@@ -107,7 +107,12 @@ class Rules:
     """The Open ASR Leaderboard's rules, in place of all others. They are for English."""
 
     def __post_init__(self) -> None:
-        if self.normalizer not in NORMALIZERS:
+        if callable(self.normalizer):
+            if self.case or self.punctuation:
+                raise ConfigError(
+                    "the normalizer is a function, which decides about case and punctuation itself; leave out both"
+                )
+        elif self.normalizer not in NORMALIZERS:
             raise ConfigError(f"normalizer {self.normalizer!r}: allowed are {', '.join(NORMALIZERS)}")
         if (self.case or self.punctuation) and self.normalizer not in ("auto", "basic"):
             effect = "the texts are compared as they are" if self.normalizer == "none" else "these rules remove both"
@@ -130,6 +135,8 @@ class Rules:
             if scored_language(lang) not in (ENGLISH, UNDETERMINED):
                 raise ConfigError(f"--leaderboard has rules for English only, and a text is in {lang!r}; leave it out")
             return "leaderboard"
+        if callable(self.normalizer):
+            return "own"
         if self.normalizer not in ("auto", "whisper"):
             return self.normalizer
         if scored_language(lang) == ENGLISH and not (self.case or self.punctuation):
@@ -164,6 +171,7 @@ def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
         "whisper-basic": f"Whisper's basic rules ({library})",
         "basic": f"basic rules (Unicode {unicode})",
         "none": "no rules: words are separated by spaces",
+        "own": f"the rules of {_name_of(rules.normalizer)}",
     }[rules.method(lang)]
     parts = [name]
     parts += [f"scoring form {FORM_VERSION}"] if rules.form(lang) else []
@@ -173,7 +181,13 @@ def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
     return ", ".join(parts)
 
 
-@cache
+def _name_of(function: object) -> str:
+    """Return the name of a function, or of the class of an object that is called, for results."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(named, '__module__', 'builtins')}.{named.__qualname__}"
+
+
+@lru_cache(1024)
 def _normalizer(method: str, form_language: str | None, rules: Rules, unit: Unit) -> Normalizer:
     if rules.leaderboard is not None:
         normalize = rules.leaderboard.normalize
@@ -187,6 +201,8 @@ def _normalizer(method: str, form_language: str | None, rules: Rules, unit: Unit
         normalize = BasicTextNormalizer()
     elif method == "none":
         normalize = _collapse
+    elif callable(rules.normalizer):
+        normalize = partial(_checked, rules.normalizer)
     elif rules.case or rules.punctuation:
         normalize = partial(normalize_unicode, case=rules.case, punctuation=rules.punctuation)
     else:
@@ -196,6 +212,14 @@ def _normalizer(method: str, form_language: str | None, rules: Rules, unit: Unit
 
         normalize = _chained(scoring_form(form_language, rules.case), normalize)
     return rules.replacements.after(normalize, unit) if rules.replacements else normalize
+
+
+def _checked(function: Normalizer, text: str) -> str:
+    """Return the text that the caller's function makes of a text."""
+    normalized: object = function(text)
+    if not isinstance(normalized, str):
+        raise ConfigError(f"the normalizer made {normalized!r} of {text[:60]!r}; it must return a text")
+    return normalized
 
 
 def _chained(form: Normalizer, normalize: Normalizer) -> Normalizer:
