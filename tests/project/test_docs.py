@@ -106,7 +106,7 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
     if name in ("run", "redact"):
         files = ("base.json", "names.txt", "names.yaml")
         arguments = [str(ROOT / "README.md") if each in files else each for each in arguments]
-    if name in ("calibrate", "correct", "export", "redact"):
+    if name in ("calibrate", "correct", "export", "forget", "redact"):
         arguments[0] = str(ROOT)
     if name == "report":
         arguments[0] = arguments[0] if "://" in arguments[0] else str(ROOT)

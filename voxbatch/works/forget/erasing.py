@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from voxbatch.analysis.find.index import delete_index
 from voxbatch.analysis.report import write_report
 from voxbatch.errors import InUseError
@@ -41,7 +39,7 @@ from voxbatch.output.summary import Summary
 from voxbatch.storage import Store, Stores, is_remote
 from voxbatch.storage.local import TEMPORARY_PREFIX
 from voxbatch.work import work_of
-from voxbatch.works.forget.traces import Traces, has_traces
+from voxbatch.works.forget.traces import Traces, are_among, parts_with
 
 
 def erase(store: Store, run: Run, traces: Traces, stores: Stores, log: Log) -> Summary | None:
@@ -66,14 +64,14 @@ def erase(store: Store, run: Run, traces: Traces, stores: Stores, log: Log) -> S
         folder, name = place.rsplit("/", 1)
         stores.out(folder).delete(name, owner.check_again)
     _commit_missing(store, run, traces)
-    for name in traces.parts:
+    for name in parts_with(store, run, traces.keys):
         _write_again(store, run, name, traces.keys, owner)
     erase_orphans(store, run, owner, ())
     summary = _merge(store, run, stores, owner, log)
     delete_index(store)
     if not is_remote(store.place):
         _sweep(store.place, traces.files)
-    if has_traces(store, run, traces):
+    if parts_with(store, run, traces.keys):
         raise InUseError(f"{store.place}: another process has committed such an item meanwhile: stop it, and run again")
     return summary
 
@@ -122,7 +120,7 @@ def _write_again(store: Store, run: Run, name: str, keys: Iterable[int], owner: 
     """Write a part again with its items forgotten, all at once. What it measured stays: times, latencies, memory."""
     header, stored = open_part(store, name, run.key)
     item_keys = header.item_keys.copy()
-    is_forgotten = np.isin(item_keys[:, 0], [*keys])
+    is_forgotten = are_among(item_keys, keys)
     item_keys[is_forgotten, 1] = ANY_LINE
     entries, reader = [*stored], AudioReader(store)
     if any(entry.audio for entry, forgotten in zip(entries, is_forgotten, strict=True) if forgotten):
@@ -162,7 +160,7 @@ def _is_finished(store: Store, run: Run) -> bool:
 def _sweep(place: str, files: Iterable[str]) -> None:
     """Delete temporary files, which a kill leaves on file systems without unnamed files, and the folders of deleted
     files that are empty now: ids may have folders."""
-    for temporary in Path(place).rglob(f"{TEMPORARY_PREFIX}*"):
+    for temporary in Path(place).rglob(f"{TEMPORARY_PREFIX}{'[0-9a-f]' * 16}"):
         temporary.unlink(missing_ok=True)
     for folder in sorted({folder for name in files for folder in Path(name).parents[:-1]}, reverse=True):
         with contextlib.suppress(OSError):

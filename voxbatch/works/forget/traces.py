@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch.analysis.videos import own_copy
 from voxbatch.errors import ConfigError
@@ -23,7 +24,7 @@ from voxbatch.output.lists import ANY_LINE, ItemList
 from voxbatch.output.merge import known_files
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.parts import PartEntry, PartHeader, open_part, read_headers
-from voxbatch.output.run_file import Run
+from voxbatch.output.run_file import ItemKeys, Run
 from voxbatch.output.stored_json import parse_json, record_of
 from voxbatch.output.summary import read_whole_summary
 from voxbatch.safe_text import counted
@@ -90,36 +91,42 @@ def find(store: Store, run: Run, stores: Stores, names: Sequence[str]) -> Traces
         CheckpointError: a part is damaged.
     """
     first = part_names(store, run.generation)
-    others = [*correction_names(store, run.generation), *part_names(store, run.generation, SECOND)]
-    headers = dict(zip([*others, *first], read_headers(store, [*others, *first], run.key), strict=True))
-    ids = _ids(store, run, headers, first, names)
+    headers = dict(zip(first, read_headers(store, first, run.key), strict=True))
+    ids = _ids(store, run, headers, names)
     keys = frozenset(map(_key, ids))
     recordings = frozenset(
         item.audio_filepath
-        for name in first
-        if _holds(headers[name], keys)
+        for name, header in headers.items()
+        if _holds(header, keys)
         for key, item in _items(store, run, name)
         if key[0] in keys and key[1] != ANY_LINE and item.audio_filepath
     )
     _check_source(store, run, recordings)
     listed = ItemList(store, run).index.keys
-    in_parts = [headers[name].item_keys[:, 0] for name in first]
-    is_missing = np.isin(listed[:, 0], [*keys]) & ~np.isin(listed[:, 0], np.concatenate([[], *in_parts]).astype("<u8"))
+    in_parts = np.concatenate([listed[:0], *(header.item_keys for header in headers.values())])
+    is_missing = are_among(listed, keys) & ~np.isin(listed[:, 0], in_parts[:, 0])
     traces = Traces(
         ids=tuple(ids),
         keys=keys,
         recordings=recordings,
-        parts=tuple(name for name, header in headers.items() if _holds(header, keys)),
+        parts=tuple(parts_with(store, run, keys)),
         positions=tuple(np.flatnonzero(is_missing).tolist()),
     )
     return _with_files(store, run, stores, traces, first)
 
 
-def has_traces(store: Store, run: Run, traces: Traces) -> bool:
-    """Return whether a part has an item that is not forgotten: another process may have committed it meanwhile."""
-    passes = (part_names(store, run.generation, pass_name) for pass_name in (FIRST, SECOND))
-    names = {*correction_names(store, run.generation)}.union(*passes)
-    return any(_holds(header, traces.keys) for header in read_headers(store, sorted(names), run.key))
+def parts_with(store: Store, run: Run, keys: Iterable[int]) -> list[str]:
+    """Return the names of the parts with items that are not forgotten; see Traces."""
+    second, first = (part_names(store, run.generation, pass_name) for pass_name in (SECOND, FIRST))
+    names, wanted = [*correction_names(store, run.generation), *second, *first], {*keys}
+    headers = read_headers(store, names, run.key)
+    return [name for name, header in zip(names, headers, strict=True) if _holds(header, wanted)]
+
+
+def are_among(stored: ItemKeys, keys: Iterable[int]) -> NDArray[np.bool_]:
+    """Return which items have one of some first halves of keys. They stay integers of 64 bits: numpy compares other
+    integers with these as floats of 53 bits."""
+    return np.isin(stored[:, 0], np.fromiter(keys, np.uint64))
 
 
 def _key(item_id: str) -> int:
@@ -129,7 +136,7 @@ def _key(item_id: str) -> int:
 def _holds(header: PartHeader, keys: Iterable[int]) -> bool:
     """Return whether a part has an entry of an item that is not forgotten."""
     stored = header.item_keys
-    return bool(np.any(np.isin(stored[:, 0], [*keys]) & (stored[:, 1] != ANY_LINE)))
+    return bool(np.any(are_among(stored, keys) & (stored[:, 1] != ANY_LINE)))
 
 
 def _items(store: Store, run: Run, part: str) -> Iterator[tuple[tuple[int, int], _NamedItem]]:
@@ -146,16 +153,15 @@ def _named(entry: PartEntry) -> _NamedItem:
         return record_of(parse_json(entry.line), _NamedItem)  # which takes lone surrogates
 
 
-def _ids(
-    store: Store, run: Run, headers: dict[str, PartHeader], first: Sequence[str], names: Sequence[str]
-) -> list[str]:
+def _ids(store: Store, run: Run, headers: Mapping[str, PartHeader], names: Sequence[str]) -> list[str]:
     """Return the ids of the named items, each once."""
-    known = {*ItemList(store, run).index.keys[:, 0].tolist()}
-    known.update(*(header.item_keys[:, 0].tolist() for header in headers.values()))
+    known, stored = set[int](), (header.item_keys for header in headers.values())
+    for keys in (ItemList(store, run).index.keys, *stored):
+        known.update(keys[are_among(keys, map(_key, names)), 0].tolist())
     ids = dict.fromkeys(name for name in names if _key(name) in known)
     places = {name if is_remote(name) else os.path.abspath(name): name for name in names if name not in ids}
     unmatched = set(places)
-    for part in first if places else ():
+    for part in headers if places else ():
         for _, item in _items(store, run, part):
             if item.audio_filepath in places:
                 ids[item.id] = None
@@ -231,16 +237,19 @@ def _files_beside(stores: Stores, own: OwnFiles, recordings: _Names, ids: _Names
     """Return the files beside the recordings to delete, and those that somebody has changed; see `_files`. A file that
     voxbatch did not write there is somebody else's."""
     deleted, changed = list[str](), list[str]()
+    possible = {name for recording in recordings.of_items for name in _possible_names(recording)}
     shared = {name for other in recordings.others for name in _possible_names(other)}
     in_out = [name for item in (*ids.of_items, *ids.others) for name in _possible_names(item)]
-    for stem in sorted({name for recording in recordings.of_items for name in _possible_names(recording)}):
+    for stem in sorted(possible | shared):
         for form, writer in WRITERS.items():
             place = f"{stem}.{writer.beside}"
             content = _content_beside(stores, place) if own.has_mark(place, BESIDE) else None
             if content is None:
                 continue
-            is_own = any(own.has(item_file(name, form), sha256(content)) for name in in_out)
-            (deleted if is_own or stem not in shared else changed).append(place)
+            if stem not in shared or any(own.has(item_file(name, form), sha256(content)) for name in in_out):
+                deleted.append(place)
+            elif stem in possible:
+                changed.append(place)
     return deleted, changed
 
 
