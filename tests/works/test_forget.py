@@ -290,36 +290,53 @@ def test_recordings_that_are_named(voxbatch: Voxbatch, recording: Recorder, tmp_
     assert (refused.returncode, f"delete all of it: rm -r {tmp_path}/anna.voxbatch" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("kind", ["cascade", "redact", "find elsewhere"])
-def test_other_files_in_out(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, kind: str) -> None:
-    """The second pass of a cascade and the silenced recordings of a redaction are erased with the item; so is the index
-    of another user of OUT at the next search."""
-    for name, seconds in {"anna": 3.2, "b": 2.1, "c": 1.2}.items():
-        recording(f"talks/{name}.wav", seconds)
-    options = ("--cascade", "little,big:0.9", "--engine-option", "confidence=true") if kind == "cascade" else ()
-    assert voxbatch("run", "talks", "-o", "out", *ENGINE, *options).returncode == 0
-    out, item = tmp_path / "out", "anna.wav"
-    if kind == "cascade":
-        assert [name for name in leaks(out) if "/second-" in name]
-    elif kind == "redact":
-        assert voxbatch("redact", "out", "-o", "shared", "-q").returncode == 0
-        out = tmp_path / "shared"
-        (archive,) = out.rglob("audio-*.tar")
-        item = max(read_lines(out / "transcripts.jsonl").values(), key=lambda line: line["audio_duration"])["id"]
-        sound = (out / "flac" / f"{item}.flac").read_bytes()
-        assert sound in archive.read_bytes()
-    else:
-        index = index_path(Stores().out(str(out)))
-        assert voxbatch("find", "out", "w5").stdout.count("anna") > 0
-        shutil.copy(index, tmp_path / "index")
-    assert voxbatch("forget", out, item).returncode == 0
+@pytest.fixture
+def talks(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that runs three talks with some options, and returns OUT."""
+
+    def run(*options: str) -> Path:
+        for name, seconds in {"anna": 3.2, "b": 2.1, "c": 1.2}.items():
+            recording(f"talks/{name}.wav", seconds)
+        assert voxbatch("run", "talks", "-o", "out", *ENGINE, *options).returncode == 0
+        return tmp_path / "out"
+
+    return run
+
+
+def test_both_passes_of_a_cascade_are_erased(talks: Callable[..., Path], voxbatch: Voxbatch) -> None:
+    """The second pass of a cascade forgets the item, too, and stays complete."""
+    out = talks("--cascade", "little,big:0.9", "--engine-option", "confidence=true")
+    assert [name for name in leaks(out) if "/second-" in name]
+    assert voxbatch("forget", "out", "anna.wav").returncode == 0
     assert leaks(out) == []
     assert verify(Stores().out(str(out))) == []
-    assert len(read_lines(out / "transcripts.jsonl")) == 2
-    if kind == "redact":
-        assert not [path for path in out.rglob("*") if path.is_file() and sound in path.read_bytes()]
-        assert item not in (out / "review.csv").read_text()
-    elif kind == "find elsewhere":
-        shutil.copy(tmp_path / "index", index)
-        assert "anna" not in voxbatch("find", "out", "w5").stdout
-        assert b"anna" not in index.read_bytes()
+
+
+def test_the_sound_of_a_redaction_is_erased(talks: Callable[..., Path], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The silenced recording of an item is in no archive and in no file any more; those of other items are."""
+    talks()
+    assert voxbatch("redact", "out", "-o", "shared", "-q").returncode == 0
+    out = tmp_path / "shared"
+    first, *others = read_lines(out / "transcripts.jsonl")
+    sounds = {item: (out / "flac" / f"{item}.flac").read_bytes() for item in (first, *others)}
+    assert voxbatch("forget", "shared", first).returncode == 0
+    contents = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+    assert {item: sum(sound in content for content in contents) for item, sound in sounds.items()} == {
+        first: 0, **dict.fromkeys(others, 2),
+    }  # fmt: skip
+    assert not [content for content in contents if first.encode() in content]
+    assert verify(Stores().out(str(out))) == []
+
+
+def test_the_index_of_another_user_is_made_again(
+    talks: Callable[..., Path], voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """An index that `forget` did not see loses the item at the next search."""
+    out = talks()
+    index = index_path(Stores().out(str(out)))
+    assert "anna" in voxbatch("find", "out", "w5").stdout
+    shutil.copy(index, tmp_path / "index")
+    assert voxbatch("forget", "out", "anna.wav").returncode == 0
+    shutil.copy(tmp_path / "index", index)
+    assert "anna" not in voxbatch("find", "out", "w5").stdout
+    assert b"anna" not in index.read_bytes()

@@ -83,8 +83,8 @@ def _erase_settings(store: Store, run: Run, traces: Traces, owner: Ownership) ->
         header = parse_json(first)
         if _has_erased(header["facts"]["config"], traces):
             store.write(name, owner.checked([json_bytes(header), end, keys]))
-    if content := store.read(SUMMARY):
-        stored = parse_json(content)
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged summary is written again from the parts
+        stored = parse_json(store.read(SUMMARY) or b"")
         if _has_erased(stored["config"], traces):
             store.write(SUMMARY, owner.checked([json_bytes(stored, indent=2) + b"\n"]))
 
