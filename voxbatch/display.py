@@ -103,7 +103,7 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
     price, shard, wall_s = config.usd_per_hour, f"{config.shard}/{config.shards}", p.wall_s
     failed = summary.failed if summary else p.resumed_failed + p.failed
     if log.as_json:
-        log_figures = log.warning if failed else log.info
+        log_figures = log.warning if (summary.failed_in_work if summary else failed) else log.info
         log_figures(
             "run_finished", out=config.out, shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
             audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(wall_s, 2),
@@ -131,13 +131,14 @@ class FailedItem:
 
 
 def first_failures(store: Store) -> list[FailedItem]:
-    """Return the first items of failures.jsonl; [] if they cannot be read."""
+    """Return the first items of failures.jsonl without forgotten ones; [] if they cannot be read."""
     with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
-        rows = [json.loads(line) for line in islice(store.lines(FAILURES), SHOWN_FAILURES)]
-        return [
+        rows = map(json.loads, store.lines(FAILURES))
+        items = (
             FailedItem(
                 row["id"], row[AUDIO_KEY], FailureKind.of_line(row), row["message"].rpartition(f"{row[AUDIO_KEY]}: ")[2]
             )
             for row in rows
-        ]
+        )
+        return [*islice((item for item in items if item.kind is not FailureKind.FORGOTTEN), SHOWN_FAILURES)]
     return []

@@ -43,6 +43,7 @@ class FailureKind(StrEnum):
     VOICE = "voice"
     ENGINE = "engine"
     ENGINE_CRASH = "engine_crash"
+    FORGOTTEN = "forgotten"
     UNKNOWN = "unknown"
     """A kind that only a later version of voxbatch knows."""
 
@@ -96,6 +97,7 @@ _FACTS = {
     FailureKind.ENGINE_CRASH: KindFacts(
         "crashed the engine", "update the engine, or free memory", AGAIN_ALL, "CrashError"
     ),
+    FailureKind.FORGOTTEN: KindFacts("forgotten", "erased by `voxbatch forget`", "", "ItemError"),
     FailureKind.UNKNOWN: KindFacts("of an unknown kind", "see the reasons", AGAIN_ALL, "ItemError"),
 }
 

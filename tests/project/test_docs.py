@@ -107,7 +107,7 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
         places = dict.fromkeys(("base.json", "names.txt", "names.yaml", "secrets.json"), ROOT / "README.md")
         places["asked"] = ROOT
         arguments = [str(places.get(argument, argument)) for argument in arguments]
-    if name in ("calibrate", "correct", "export", "redact"):
+    if name in ("calibrate", "correct", "export", "forget", "redact"):
         arguments[0] = str(ROOT)
     if name == "report":
         arguments[0] = arguments[0] if "://" in arguments[0] else str(ROOT)

@@ -173,11 +173,9 @@ def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, o
         VideoError: ffmpeg cannot make the copy.
         StorageError: the copy cannot be written.
     """
-    stem, suffix = os.path.splitext(video)
+    place = _place_of_copy(video)
+    (folder, name), suffix = os.path.split(place), os.path.splitext(place)[1]
     codec = _SUBTITLE_CODECS.get(suffix.lower(), "srt")
-    suffix = suffix if codec != "srt" else ".mkv"
-    folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
-    place = os.path.join(folder, name)
     is_current, outdated = _present_copy(place, by_kind, in_picture, own)
     if in_picture is None and not outdated:
         return None
@@ -214,6 +212,18 @@ def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, o
                 return _Copy(video, place, _FOREIGN, rate)
     own.mark([(place, _made_of(_state(place), subtitles, in_picture))])
     return _Copy(video, place, _WRITTEN, rate)
+
+
+def _place_of_copy(video: str) -> str:
+    """Return the path of the copy of a video."""
+    stem, suffix = os.path.splitext(video)
+    return f"{stem}{SUBTITLED}{suffix if suffix.lower() in _SUBTITLE_CODECS else '.mkv'}"
+
+
+def own_copy(video: str, own: OwnFiles) -> str | None:
+    """Return the path of the copy of a video that voxbatch has made and nobody has changed; None if there is none."""
+    place = _place_of_copy(video)
+    return place if os.path.isfile(place) and own.has_mark(place, _digest(place)) else None
 
 
 def _present_copy(place: str, by_kind: Sequence[bytes], in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:

@@ -79,12 +79,13 @@ def failure_lines(
         argv: the arguments of this program. Empty if no command is to be shown.
     """
     if failures:
-        yield f"{summary.failed:,} failed:"
+        yield f"{summary.failed_in_work:,} failed:"
     for path, reason in failures:
         yield from _wrapped(f"{short_path(path)}: {reason}")
-    if 0 < len(failures) < summary.failed:
-        yield f"  … and {summary.failed - len(failures):,} more in {os.path.join(out, FAILURES)}"
-    known = [FailureKind(name) for name in summary.failures_by_kind if name in list(FailureKind)]
+    if 0 < len(failures) < summary.failed_in_work:
+        yield f"  … and {summary.failed_in_work - len(failures):,} more in {os.path.join(out, FAILURES)}"
+    to_mend = {*FailureKind} - {FailureKind.FORGOTTEN}
+    known = [FailureKind(name) for name in summary.failures_by_kind if name in to_mend]
     kinds_of = dict[str, list[FailureKind]]()
     for kind in known[:SHOWN_KINDS]:
         kinds_of.setdefault(_command(kind, summary, argv, out), []).append(kind)

@@ -42,6 +42,7 @@ _MODULES = {
     "calibrate": "voxbatch.cli.flags_command",
     "merge": "voxbatch.cli.out_commands",
     "correct": "voxbatch.works.correct.command",
+    "forget": "voxbatch.works.forget.command",
     "profiles": "voxbatch.cli.models_command",
     "submit": "voxbatch.clouds.submit_command",
     "deployment": "voxbatch.clouds.deployment_command",

@@ -184,7 +184,7 @@ def merge(
     if videos or any(limit is not None for limit in limits.values()):
         write_copies(out, stores, videos, Log())
     print_outcome(summary, out, stores)
-    sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
+    sys.exit(EXIT_SOME_FAILED if summary.failed_in_work else 0)
 
 
 @click.command(short_help="Write a page that shows how good the transcripts are.")

@@ -211,7 +211,7 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
     if result.summary is None:
         failed = result.progress.resumed_failed + result.progress.failed
     else:
-        failed = result.summary.failed
+        failed = result.summary.failed_in_work
         from voxbatch.cli.outcome import print_outcome, print_texts
 
         if ending.stdout:

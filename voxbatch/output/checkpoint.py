@@ -34,7 +34,7 @@ from voxbatch.output.layout import (
     shard_folder,
     unlisted_parts,
 )
-from voxbatch.output.lists import ItemList
+from voxbatch.output.lists import ItemList, is_forgotten
 from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry, PartHeader, read_headers
 from voxbatch.output.run_file import ItemKeys, Run, RunKey
@@ -70,7 +70,7 @@ class Checkpoint:
         self.done = ItemSet(run.items)
         """The items that are in a part of this shard, or that a run with another number of shards committed."""
         self.failed = ItemSet(run.items)
-        """The items in `done` that ended as failures."""
+        """The items in `done` that ended as failures, without those that are forgotten."""
 
     def load(self) -> None:
         """Read the committed items, at the start or once more later.
@@ -91,8 +91,9 @@ class Checkpoint:
             self._mark_done(kinds)
 
     def _read_kinds(self, name: str) -> dict[int, str]:
-        """Return the kind of each entry of a part, by Item.index."""
-        return {entry.index: entry.kind for entry in self._list.read_part(name)}
+        """Return the kind of each entry of a part, by Item.index: "forgotten" is a kind of its own here."""
+        entries = self._list.read_part(name)
+        return {entry.index: "forgotten" if is_forgotten(self.store, entry) else entry.kind for entry in entries}
 
     def _mark_done(self, kinds: Mapping[int, str]) -> None:
         for index, kind in kinds.items():

@@ -173,7 +173,7 @@ class LostCorrections:
 
 def overlaid(store: Store, entries: Iterable[PartEntry], corrections: Iterator[PartEntry]) -> Iterator[PartEntry]:
     """Yield the entries of a run, each with the correction of its item. Both are in the order of the list. A correction
-    of an item that has failed does not count.
+    of an item that has failed does not count, nor one that is forgotten.
 
     Raises:
         CheckpointError: a correction is damaged.
@@ -182,7 +182,8 @@ def overlaid(store: Store, entries: Iterable[PartEntry], corrections: Iterator[P
     for entry in entries:
         while following is not None and following.index < entry.index:
             following = next(corrections, None)
-        if following is not None and following.index == entry.index and entry.kind == "transcript":
+        kinds = {entry.kind, following.kind} if following and following.index == entry.index else {""}
+        if following is not None and kinds == {"transcript"}:
             yield combined(store, entry, following)
         else:
             yield entry

@@ -27,6 +27,7 @@ from voxbatch.output.layout import (
     generation_folder,
     list_name,
 )
+from voxbatch.output.lists import ANY_LINE
 from voxbatch.output.ownership import Ownership, takeover_explained
 from voxbatch.output.parts import PartEntry, read_headers, read_part, readable_entries
 from voxbatch.output.run_file import ItemKeys, Run, create_list
@@ -157,7 +158,8 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
 def _refuse_corrected(store: Store, generation: str) -> None:
     """Refuse to delete what a person has corrected: a recogniser does not bring it back."""
     names = correction_names(store, generation)
-    if items := {tuple(key) for header in read_headers(store, names) for key in header.item_keys.tolist()}:
+    keys = (tuple(key) for header in read_headers(store, names) for key in header.item_keys.tolist())
+    if items := {key for key in keys if key[1] != ANY_LINE}:
         command = remove_command(store.place, f"{names[0].rpartition('/')[0]}/{CORRECTED}-*")
         raise ConfigError(
             f"{store.place} has corrections by hand of {counted(len(items), 'item')}, which --overwrite would delete: "

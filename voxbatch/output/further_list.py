@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.output.layout import list_name, listed_parts
 from voxbatch.output.lines import parse_line
-from voxbatch.output.lists import ItemIndex, ItemList, Listing, is_renewed
+from voxbatch.output.lists import ItemIndex, ItemList, Listing, is_forgotten, is_renewed
 from voxbatch.output.parts import PartHeader, open_part
 from voxbatch.output.run_file import ItemKeys, Run, RunKey, read_keys
 from voxbatch.storage import Store, parallel_map
@@ -98,6 +98,8 @@ def plan(
         for entry in entries:
             if entry.kind == "transcript":
                 ends.append(_TRANSCRIPT)
+            elif is_forgotten(store, entry):
+                ends.append(_FAILURE)
             elif retried == ALL or (old and old.is_retried(header, entry)):
                 ends.append(_RETRIED)
             else:

@@ -5,7 +5,9 @@ position in the other list. If the line differs, the recording has changed, and 
 id is not in the list stays: it gets a position after the items of the manifest, because people move recordings away
 after their transcription. A failure whose id is not in the list does not count.
 
-Nothing is rewritten. Entries that do not count stay in their parts, and count again if their recording comes back.
+Nothing is rewritten. Entries that do not count stay in their parts, and count again if their recording comes back. Only
+`voxbatch forget` writes parts again: the key of a forgotten item has ANY_LINE, so that no change of its recording or
+line has it transcribed again.
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class Listing:
     shards: int = 1
 
 
+ANY_LINE = 0
+"""Stands for the hash of any line in the key of a forgotten item."""
+
+
 class ItemIndex:
     """Finds items by their keys in a list of keys, whose ids are all different."""
 
@@ -56,13 +62,14 @@ class ItemIndex:
 
     def find(self, keys: ItemKeys) -> tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.bool_]]:
         """Return, for each of some keys, the index of the item with that id (any index if there is none), whether there
-        is one, and whether it has the same line."""
+        is one, and whether it has the same line or is forgotten."""
         if not len(self.keys):
             none = np.zeros(len(keys), np.bool_)
             return np.zeros(len(keys), np.intp), none, none
         at = np.minimum(np.searchsorted(self._sorted, keys[:, 0]), len(self._sorted) - 1)
         where, has_id = self._order[at], self._sorted[at] == keys[:, 0]
-        return where, has_id, has_id & (self.keys[where, 1] == keys[:, 1])
+        is_same = (self.keys[where, 1] == keys[:, 1]) | (keys[:, 1] == ANY_LINE)
+        return where, has_id, has_id & is_same
 
 
 class ItemList:
@@ -140,12 +147,18 @@ class ItemList:
 
     def is_retried(self, header: PartHeader, entry: PartEntry) -> bool:
         """Return whether an entry is a failure that a later list does again."""
-        if entry.kind != "failure" or header.list_number >= self.run.list_number:
+        if entry.kind != "failure" or header.list_number >= self.run.list_number or is_forgotten(self.store, entry):
             return False
         if header.list_number < self.run.failures_before or is_renewed(self.store, entry):
             return True
         is_early = header.list_number < self.run.retryable_before
         return is_early and bool(parse_line(self.store, entry).get("retryable"))
+
+
+def is_forgotten(store: Store, entry: PartEntry) -> bool:
+    """Return whether `voxbatch forget` has erased the item of an entry. Nothing does such an item again."""
+    may_be = entry.kind == "failure" and FailureKind.FORGOTTEN.encode() in entry.line
+    return may_be and FailureKind.of_line(parse_line(store, entry)) is FailureKind.FORGOTTEN
 
 
 def is_renewed(store: Store, failure: PartEntry) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from voxbatch.errors import CheckpointError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.file_digest import FileDigest
@@ -80,6 +81,11 @@ class Summary:
     def key(self) -> RunKey:
         """The key of the run."""
         return RunKey(self.run, self.generation)
+
+    @property
+    def failed_in_work(self) -> int:
+        """Number of failed items without those that `voxbatch forget` has erased: nobody has to mend these."""
+        return self.failed - self.failures_by_kind.get(FailureKind.FORGOTTEN, 0)
 
     def is_of(self, run: Run) -> bool:
         """Return whether this is the summary of a run with its latest list."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from voxbatch.analysis.find.spans import Spans, indexed_text
 from voxbatch.errors import ConfigError, StorageError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.entries import Entries
@@ -31,6 +32,7 @@ from voxbatch.output.lines import RESULT_KEYS, parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import read_headers
 from voxbatch.output.run_file import Run
+from voxbatch.output.summary import read_whole_summary
 from voxbatch.storage import Store
 
 FORMAT = "2"
@@ -61,6 +63,15 @@ def index_path(store: Store) -> Path:
     place = store.place if "://" in store.place else os.path.realpath(store.place)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "voxbatch" / "find" / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.sqlite"
+
+
+def delete_index(store: Store) -> bool:
+    """Delete the index of an OUT with all its files. Return whether there was one."""
+    path = index_path(store)
+    files = [*path.parent.glob(f"{path.name}*")]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return path in files
 
 
 @contextlib.contextmanager
@@ -112,15 +123,17 @@ def update(database: sqlite3.Connection, path: Path, store: Store, run: Run, log
 
 
 def _stamps(store: Store, run: Run, names: Iterable[str]) -> dict[str, str]:
-    """Return the times and digests of some parts, by name. They differ if OUT was deleted and made again, or if a
-    correction was.
+    """Return the times and digests of some parts, by name, and the number of forgotten items. They differ if OUT was
+    deleted and made again, or a correction was, or if an item of any part was forgotten.
 
     Raises:
         CheckpointError: a part is damaged.
     """
-    chosen = sorted(names)
+    chosen, summary = sorted({*names} - {FailureKind.FORGOTTEN}), read_whole_summary(store)
     headers = read_headers(store, chosen, run.key)
-    return {name: f"{header.committed_at} {header.sha256}" for name, header in zip(chosen, headers, strict=True)}
+    stamps = {name: f"{header.committed_at} {header.sha256}" for name, header in zip(chosen, headers, strict=True)}
+    forgotten = summary.failures_by_kind.get(FailureKind.FORGOTTEN, 0) if summary else 0
+    return {**stamps, FailureKind.FORGOTTEN.value: str(forgotten)}
 
 
 def is_in_order(database: sqlite3.Connection) -> bool:

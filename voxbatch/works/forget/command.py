@@ -1,0 +1,82 @@
+"""`voxbatch forget`: erase items from an OUT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from voxbatch.cli.options import FolderOrAddress, store_options
+from voxbatch.errors import ConfigError
+from voxbatch.log import Log
+from voxbatch.manifest.recording_path import LIST_MARK
+from voxbatch.safe_text import counted, escape_controls
+from voxbatch.storage import COPIED_OUT, Stores
+
+if TYPE_CHECKING:
+    from voxbatch.output.run_file import Run
+    from voxbatch.works.forget.traces import Traces
+
+
+@click.command(short_help="Erase items from OUT, because somebody asks for it.")
+@click.argument("out", type=FolderOrAddress())
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--dry-run", is_flag=True, help="Show what would be erased, and change nothing.")
+@store_options
+def forget(out: str, ids: tuple[str, ...], dry_run: bool, stores: Stores) -> None:
+    """Erase items from the run in OUT: texts, speakers, names of recordings, files in all formats and beside the
+    recordings. ID is an `id` or `audio_filepath` of transcripts.jsonl or failures.jsonl, or @FILE with one a line.
+
+    \b
+    Examples:
+      voxbatch forget out calls/0017.wav --dry-run
+      voxbatch forget out @ids.txt
+
+    The items count as failures of the kind "forgotten". Further runs do not transcribe them. If it is killed, the same
+    command continues. The recordings themselves stay.
+    """
+    from voxbatch.cli.outcome import print_outcome
+    from voxbatch.output import run_file
+    from voxbatch.output.lease import work_on
+    from voxbatch.output.ownership import takeover_explained
+    from voxbatch.works.forget.erasing import erase
+    from voxbatch.works.forget.traces import find
+
+    names, store, log = [*_names(ids)], stores.out(out, COPIED_OUT), Log()
+    run = run_file.read_existing(store)
+    with takeover_explained(store, run):
+        if dry_run:
+            for line in _lines(find(store, run, stores, names), run):
+                click.echo(escape_controls(line))
+            return
+        with work_on(store, 0, 1, is_alone=True, log=log):
+            traces = find(store, run, stores, names)
+            summary = erase(store, run, traces, stores, log)
+    click.echo(f"{counted(len(traces.ids), 'item')} forgotten")
+    if summary is not None:
+        print_outcome(summary, out, stores, shows_items=False)
+    else:
+        click.echo("the run is not finished; the command that started it resumes it and writes the outputs")
+
+
+def _names(ids: Sequence[str]) -> Iterator[str]:
+    """Yield the names of items, also those in files."""
+    for name in ids:
+        if not name.startswith(LIST_MARK):
+            yield name
+            continue
+        try:
+            lines = Path(name.removeprefix(LIST_MARK)).read_text("utf-8", "surrogateescape").splitlines()
+        except OSError as e:
+            raise ConfigError(f"{name}: the list of IDs cannot be read: {e.strerror}; give @FILE, or an ID") from e
+        yield from filter(None, lines)
+
+
+def _lines(traces: Traces, run: Run) -> Iterator[str]:
+    """Yield the lines about what would be erased."""
+    yield f"{counted(len(traces.ids), 'item')} to forget"
+    for verb, names in (("write again", traces.parts), ("delete", (*traces.files, *traces.beside))):
+        yield from (f"  {verb}: {name}" for name in names)
+    yield f"  merge again: {run.transcripts} and all outputs of several items"
