@@ -81,11 +81,12 @@ def _speed(model: str, gpu: str) -> str:
 
 
 def costs() -> list[list[str]]:
-    """Return the table of the costs of HOURS of audio: machines by models."""
-    head = [f"USD for {HOURS:,} hours", *models()]
+    """Return the table of the costs of HOURS of audio: machines by models whose speed is known on several GPUs."""
+    shown = [model for model in models() if sum(speed_of(model, gpu) is not None for gpu in NAMES) > 1]
+    head = [f"USD for {HOURS:,} hours", *shown]
     rows = []
     for name, machine in compared().items():
-        known = [speed_of(model, machine.gpu) for model in models()]
+        known = [speed_of(model, machine.gpu) for model in shown]
         cells = [_cost(speed, forecast(name, speed)) if speed else "" for speed in known]
         rows.append([machine.title or "", *cells])
     return [head, *rows]

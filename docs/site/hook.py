@@ -29,8 +29,9 @@ LONG_WORD = 24
 """Characters from which a word of code may break anywhere; a shorter one breaks nowhere, not even after a hyphen."""
 SHORT_CELL = 18
 """Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
-HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)([^<\s]{0,40}-[^<\s]{1,40})')
-"""A word of a command with a hyphen, such as an option, behind the mark of the white space or sign before it."""
+HYPHENATED = re.compile(r'(<span class="[wo]">[^<]*</span>)((?=[^<\s]{2,28}(?:[<\s]|$))[^<\s]*-[^<\s]+)')
+"""A word of a command with a hyphen, such as an option, behind the mark of the white space or sign before it. It fits a
+phone."""
 PERCENTAGE = re.compile(r"(\d) %(?![^<]*</code>)")
 """A number and its sign, which stay on one line. Code stays as it is, because people copy it."""
 LONG_COLUMNS = 3

@@ -1,13 +1,39 @@
-// Changes the theme's search in two ways.
+// Changes the theme's search in three ways.
 //
 // A query is sent without words such as "a", "the" and "how": the theme looks for all words that begin with them.
+// A page comes first if the query is one of its search words (docs/site/search_words.yml), else if they have most of its words.
 // The search also works in a page that was opened from a file: browsers start no Worker there, so the worker's script runs in
 // an iframe. mkdocs-material recognises such a stand-in by its name.
 const SMALL_WORDS =
   /(^|\s)(a|an|and|are|at|be|by|can|do|does|for|from|how|i|in|is|it|its|me|my|of|on|or|our|the|there|this|to|what|when|where|which|with)(?=\s)/gi;
-const QUERY = 2; // the theme's number for such a message
-const shorten = (message) =>
-  message.type === QUERY ? { ...message, data: message.data.replace(SMALL_WORDS, "").trim() || message.data } : message;
+const QUERY = 2; // the theme's numbers for such messages
+const RESULT = 3;
+let asked = [];
+const shorten = (text) => text.replace(SMALL_WORDS, "").trim() || text;
+// "Pub/Sub", "pubsub" and "pub sub" are one word, "rate limits" and "rate limiting" another.
+const stem = (word) => word.replace(/(?<=\p{L}{3})(ing|ed|s)$/u, "");
+const words = (text) =>
+  (shorten(text).toLowerCase().replace(/<[^>]*>/g, "").match(/[\p{L}\p{N}.+#]+/gu) ?? []).map(stem); // the theme marks what matches
+const plain = (text) => words(text).join("");
+
+// Returns how well a query fits a page: it is one of the page's search words, else how many of its words they have.
+function meant(page) {
+  const known = page.flatMap(({ tags, title }) => (tags ? [title, ...tags] : []));
+  if (known.some((word) => plain(word) === asked.join(""))) return asked.length + 1;
+  const single = new Set(known.flatMap(words));
+  return asked.filter((word) => single.has(word)).length;
+}
+
+function outgoing(message) {
+  if (message.type !== QUERY) return message;
+  asked = words(message.data);
+  return { ...message, data: shorten(message.data) };
+}
+
+function incoming(message) {
+  if (message.type === RESULT) message.data.items.sort((one, other) => meant(other) - meant(one));
+  return message;
+}
 
 if (location.protocol === "file:") {
   window.Worker = window.IFrameWorker = class extends EventTarget {
@@ -19,19 +45,25 @@ if (location.protocol === "file:") {
       this.ready = new Promise((resolve) => this.frame.addEventListener("load", resolve));
       document.body.append(this.frame);
       this.ready.then(() => {
-        this.frame.contentWindow.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+        this.frame.contentWindow.postMessage = (data) =>
+          this.dispatchEvent(new MessageEvent("message", { data: incoming(data) }));
       });
     }
 
     postMessage(message) {
-      const data = shorten(message);
+      const data = outgoing(message);
       this.ready.then(() => this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data })));
     }
   };
 } else {
   window.Worker = class extends Worker {
+    constructor(...script) {
+      super(...script);
+      super.addEventListener("message", ({ data }) => incoming(data)); // the first listener, so that the theme sees the new order
+    }
+
     postMessage(message) {
-      super.postMessage(shorten(message));
+      super.postMessage(outgoing(message));
     }
   };
 }

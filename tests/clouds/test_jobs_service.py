@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from cloudrun_deployment import (
     project,
 )  # fmt: skip
 from cloudrun_plan import PROJECT, bindings, container, of_kind, planned, variables_of
-from conftest import ROOT
+from conftest import ROOT, environment
 
 from voxbatch.cli import cli
 from voxbatch.engines.gpu_specs import GPU_SPECS
@@ -248,11 +249,24 @@ def test_documentation_lists_every_granted_role() -> None:
     assert granted <= set(re.findall(r"`(roles/[\w.]+)`", PAGE))
 
 
+RECORDER = "#!/bin/bash\nprintf '%s\\0' $# \"$@\" >>recorded\n"
+"""A gcloud that records its arguments, behind their number."""
+
+
 @pytest.mark.slow
-def test_real_gcloud_accepts_the_commands_of_the_page() -> None:
-    """gcloud's parser accepts each command of the page, with its variables filled in."""
+def test_real_gcloud_accepts_the_commands_of_the_page(tmp_path: Path) -> None:
+    """gcloud's parser accepts each command of the page, with its variables filled in, and of its script that limits
+    requests.
+    """
     lines = re.findall(r"^\$ (gcloud (?:[^\n]*\\\n)*[^\n]*)", PAGE, re.MULTILINE)
     texts = [re.sub(r"\$\(.*?\)|\$\w+", "1", re.sub(r"\\\n", " ", line)) for line in lines]
     commands = [shlex.split(text, comments=True)[1:] for text in texts]
-    assert len(commands) >= 10
+    (host, script) = re.findall(r"^\$ HOST=(\S+) (jobs/\S+)", PAGE, re.MULTILINE)[0]
+    (tmp_path / "gcloud").write_text(RECORDER)
+    (tmp_path / "gcloud").chmod(0o755)
+    env = environment(PATH=f"{tmp_path}:/usr/bin:/bin", HOST=host)
+    subprocess.run([ROOT / script], cwd=tmp_path, env=env, check=True)
+    words = iter((tmp_path / "recorded").read_text().split("\0")[:-1])
+    commands += [[next(words) for _ in range(int(count))] for count in words]
+    assert len(commands) >= 16
     assert ask_gcloud({"commands": commands}) == []

@@ -138,11 +138,11 @@ def letter(ack_id: str, data: bytes, **attributes: str) -> dict[str, object]:
 
 
 def test_dead_letters_are_replayed(tmp_path: Path) -> None:
-    """The documented command publishes each dead letter again, and acknowledges it then: a notification with the
+    """The documented script publishes each dead letter again, and acknowledges it then: a notification with the
     attributes that the listener reads, a message byte by byte. No text of a letter is run or parsed. A letter that is
     no JSON, or that gcloud could not pass on unchanged, stays.
     """
-    (command,) = re.findall(r"```bash\n(dead=.*?)```", PAGE, re.DOTALL)
+    (script,) = re.findall(r"^\$ (jobs/cloudrun/replay\w+\.sh)", PAGE, re.MULTILINE)
     notification = {"eventType": "OBJECT_FINALIZE", "bucketId": "b", "objectId": OBJECT, "objectGeneration": "7"}
     night = "projects/p/subscriptions/voxbatch-nightly"
     asked = json.dumps({"manifest": "gs://b/in/day 1.jsonl", "output": f"gs://o/out/{OBJECT}"}, indent=1) + "\n"
@@ -157,7 +157,7 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     (tmp_path / "gcloud").write_text(STAND_IN)
     (tmp_path / "gcloud").chmod(0o755)
     env = environment(PATH=f"{tmp_path}:/usr/bin:/bin")
-    ran = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=env, capture_output=True, text=True)
+    ran = subprocess.run([ROOT / script], cwd=tmp_path, env=env, capture_output=True, text=True)
     if "jq: command not found" in ran.stderr:
         pytest.skip("takes jq")
     assert (ran.returncode, re.findall("stays: (.+)", ran.stderr)) == (0, ['"AAA"', '"DDD"'])

@@ -41,7 +41,7 @@ READERS = {
     "a platform engineer": "docs/tasks.md",
 }
 FLAGS_OF_OTHERS = {
-    "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--parameter-overrides", "--requeue", "--secret",
+    "--auto-ack", "--build-arg", "--device", "--gpus", "--help", "--parameter-overrides", "--requeue", "--secret",
     "--shm-size", "--substitutions", "--defaults", "--with-data",
 }  # fmt: skip
 """Flags of docker, gcloud, sbatch and the scripts in jobs/."""

@@ -14,7 +14,7 @@ out, and nothing fails. The variable VOXBATCH_CONFINEMENT=off leaves all of it o
 Restrictions are those of a thread and of what it starts, and they cannot be lifted. `confined` therefore starts a
 program in a thread of its own, and no code runs between fork and exec, where threads of this process may hold locks.
 
-Libraries were looked at: see docs/project/dependencies.md.
+Libraries were looked at: see benchmarks/results/packages.md.
 """
 
 from __future__ import annotations
