@@ -17,6 +17,7 @@ from whisper_base import needs_tiny_en
 
 import voxbatch as package
 from voxbatch.cli.commands import COMMANDS
+from voxbatch.output.layout import FAILURES
 from voxbatch.work import ADDITIONS, KINDS, READERS, TRANSCRIBE, work
 
 pytestmark = pytest.mark.slow
@@ -57,6 +58,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "report --export": ("report", "OUT", "--export", "table.csv"),
     "export": ("export", "OUT", "-o", "data"),
     "redact": ("redact", "OUT", "-o", "data"),
+    "forget": ("forget", "OUT", "ID"),
 }
 """The commands that read an OUT, and those of their options for which a kind may have nothing."""
 OTHERS = KINDS.keys() - {"redact"} | {
@@ -137,6 +139,12 @@ def out(request: pytest.FixtureRequest, made: Callable[[str], Path]) -> Path:
     return made(kind)
 
 
+def _first_id(place: Path) -> str:
+    """Return the id of the first item of a finished run."""
+    lines = next(file for file in place.glob("*.jsonl") if file.name != FAILURES).read_text().splitlines()
+    return str(json.loads(lines[0])["id"])
+
+
 def test_the_table_is_complete() -> None:
     """Each kind is built, each command reads an OUT or does not, and each refusal is of a reader that is asked."""
     assert {kind.split()[0] for kind in BUILDERS} == {TRANSCRIBE, *KINDS, *ADDITIONS}
@@ -151,7 +159,8 @@ def test_each_cell(kind: str, command: str, out: Path, voxbatch: Voxbatch) -> No
     """A command takes the OUT and ends with 0, or refuses it in one line that says why and what to give."""
     place = shutil.copytree(out, out.parent / "copy", dirs_exist_ok=False)
     try:
-        arguments = [str(place) if argument == "OUT" else argument for argument in READING[command]]
+        places = {"OUT": str(place), "ID": _first_id(place)}
+        arguments = [places.get(argument, argument) for argument in READING[command]]
         done = voxbatch(*arguments, cwd=out.parent)
     finally:
         shutil.rmtree(place)
