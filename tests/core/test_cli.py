@@ -412,6 +412,17 @@ def test_dry_run_says_what_is_left_to_do_in_out(voxbatch: Voxbatch, manifest: Ma
     assert planned("--update")["items"] == "0 to do"
 
 
+def test_dry_run_says_that_shards_cannot_change_the_list(voxbatch: Voxbatch, recording: Recorder) -> None:
+    """A folder that has grown is refused in one of several shards; its dry run says so."""
+    recording("a.wav", 1)
+    assert voxbatch("run", ".", "-o", "out", *SCRIPTED).returncode == 0
+    recording("b.wav", 1)
+    command = ("run", ".", "-o", "out", *SCRIPTED, "--shard", "0/2")
+    plan, done = voxbatch(*command, "--dry-run").stdout, voxbatch(*command)
+    assert done.returncode == 2
+    assert f"before   this run would be refused: {done.stderr.partition('Error: ')[2].rstrip()}\n" in plan
+
+
 def test_dry_run_counts_the_windows_of_short_recordings(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Each recording is padded by 5 s, whose encoder costs as much as 2 s of audio. So 10,000 recordings of 0.45 s take
     12 minutes on two cores, and not 3.

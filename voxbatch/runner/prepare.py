@@ -19,7 +19,7 @@ from voxbatch import audio, engines
 from voxbatch.config import Config, digest
 from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
 from voxbatch.engines.model_files import downloads_logged
-from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError
+from voxbatch.errors import CheckpointError, ConfigError, StorageError, UsageError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import Source, Survey, survey
@@ -172,7 +172,7 @@ def done_before(config: Config, source: Source, surveyed: Survey, spec: EngineSp
             both runs name it alike.
     """
     done = ItemSet(surveyed.items)
-    from voxbatch.output.further_list import check_continues, plan
+    from voxbatch.output.further_list import check_continues, check_is_one_task, plan
 
     try:
         store = config.stores.out(config.out)
@@ -189,11 +189,12 @@ def done_before(config: Config, source: Source, surveyed: Survey, spec: EngineSp
         )
         if owner.settings != run.settings:
             check_continues(store, owner, run, _listing(config, surveyed, source.grows))
+            check_is_one_task(store, config.shards)
         names, keys = listed_parts(store, owner.generation), np.asarray(surveyed.keys)
         planned = plan(store, owner.key, names, keys, owner, config.retry_failed)
-    except RunMismatchError as e:
+    except UsageError as e:
         return done, f"this run would be refused: {e}"
-    except (ConfigError, CheckpointError, StorageError) as e:
+    except (CheckpointError, StorageError) as e:
         return done, f"unknown: {e}"
     done.add(np.flatnonzero(planned.is_done))
     return done, str(planned.changes)
