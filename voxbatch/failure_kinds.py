@@ -72,7 +72,7 @@ class KindFacts:
     """Name of the class in errors.py."""
 
 
-_LEAVE_OUT = "nothing can be transcribed; leave them out, of a folder by --include '*.mp4'"
+_LEAVE_OUT = "nothing can be transcribed; move them away, or name the others by --include"
 _FACTS = {
     FailureKind.NOT_FOUND: KindFacts("not found", "put the recordings in place", AGAIN_ALL),
     FailureKind.NO_ACCESS: KindFacts("no access", "allow this account to read", AGAIN_ALL),

@@ -106,7 +106,7 @@ def test_each_command_for_failures_works(
     done = voxbatch("run", "m.jsonl", *SCRIPTED, "--max-hours", "0.001")
     assert done.returncode == 3, done.stderr
     assert done.stdout.endswith(
-        "1 not audio: nothing can be transcribed; leave them out, of a folder by --include '*.mp4'\n"
+        "1 not audio: nothing can be transcribed; move them away, or name the others by --include\n"
     )
     recording("r1.wav", 1.5)
     for before, failed in (("1 not found: .*\n  then", 2), ("1 too long: .*\n  then", 1)):

@@ -310,7 +310,7 @@ def test_errors_are_those_of_the_command(manifest: ManifestWriter, recording: Re
     with pytest.raises(vb.EngineError, match="scripted to die"), vb.start(path, tmp_path / "other", **options) as run:
         list(run)
     vb.run(path, tmp_path / "done", engine="scripted")
-    with pytest.raises(vb.UsageError, match="done"):
+    with pytest.raises(vb.RunMismatchError, match="done"):
         vb.run(path, tmp_path / "done", engine="scripted", language="de")
     with pytest.raises(vb.UsageError, match="there is no run here"):
         list(vb.read_results(tmp_path / "nothing"))

@@ -377,6 +377,52 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
     assert not (tmp_path / "m.voxbatch").exists()
 
 
+def test_dry_run_says_what_is_left_to_do_in_out(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """A dry run counts the items that OUT lacks, and estimates their time alone. It says how the run would continue the
+    one in OUT, or that the run would be refused, and changes nothing there."""
+
+    def planned(*args: str) -> dict[str, str]:
+        done = voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--expected-rtfx", "50", "--dry-run", *args)
+        assert (done.returncode, done.stderr) == (0, "")
+        return {line[:9].strip(): line[9:] for line in done.stdout.splitlines()}
+
+    manifest(1, None, 2)
+    assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED).returncode == 3
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    plan = planned()
+    assert (plan["before"], plan["items"]) == ("0 new; 3 done before, kept as they are", "0 to do")
+    plan = planned("--retry-failed", "all")
+    assert (plan["before"], plan["items"]) == (
+        "2 done before, kept as they are; 1 failed before, done again",
+        "1 to do",
+    )
+    assert ("before" in planned("--overwrite"), planned("--overwrite")["items"]) == (False, "3")
+    assert planned("--model", "other")["before"].startswith(f"this run would be refused: {tmp_path}/out holds another")
+
+    rows = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    rows = [rows[0], rows[2] | {"lang": "de"}, rows[0] | {"id": "new", "duration": 0.75}]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "add --update" in planned()["before"]
+    plan = planned("--update")
+    dropped = "1 failed before and no longer in the list, left out"
+    assert plan["before"] == f"1 new; 1 done before, kept as they are; 1 changed; {dropped}"
+    assert (plan["items"], plan["audio"]) == ("2 to do", "2.8 s, 1 item by the headers of a sample")
+    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--update").returncode == 0
+    assert planned("--update")["items"] == "0 to do"
+
+
+def test_dry_run_says_that_shards_cannot_change_the_list(voxbatch: Voxbatch, recording: Recorder) -> None:
+    """A folder that has grown is refused in one of several shards; its dry run says so."""
+    recording("a.wav", 1)
+    assert voxbatch("run", ".", "-o", "out", *SCRIPTED).returncode == 0
+    recording("b.wav", 1)
+    command = ("run", ".", "-o", "out", *SCRIPTED, "--shard", "0/2")
+    plan, done = voxbatch(*command, "--dry-run").stdout, voxbatch(*command)
+    assert done.returncode == 2
+    assert f"before   this run would be refused: {done.stderr.partition('Error: ')[2].rstrip()}\n" in plan
+
+
 def test_dry_run_counts_the_windows_of_short_recordings(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Each recording is padded by 5 s, whose encoder costs as much as 2 s of audio. So 10,000 recordings of 0.45 s take
     12 minutes on two cores, and not 3.

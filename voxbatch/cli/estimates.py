@@ -111,7 +111,8 @@ def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str
     return [
         ("engine", f"{p.engine} (model {p.model})"),
         *([("fetch", p.fetch)] if p.fetch else []),
-        ("items", f"{p.items:,}"),
+        *([("before", p.before)] if p.before else []),
+        ("items", f"{p.items:,} to do" if p.before else f"{p.items:,}"),
         ("audio", format_audio(p)),
         *([] if p.chunks is None else [steps_of(config).size(p.audio_s, p.chunks)]),
         ("time", time),

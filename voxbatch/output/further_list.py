@@ -66,6 +66,8 @@ class Plan:
     changes: Changes
     last_list: int
     """Highest number of a list that a part has."""
+    is_done: NDArray[np.bool_]
+    """Whether each item of the manifest is finished."""
 
 
 _TRANSCRIPT, _FAILURE, _RETRIED = 0, 1, 2
@@ -135,7 +137,7 @@ def plan(
         ),
         retried=int(np.count_nonzero(is_retried & ~is_done)),
     )
-    return Plan(np.concatenate([listed, staying]), changes, last_list)
+    return Plan(np.concatenate([listed, staying]), changes, last_list, is_done)
 
 
 def _staying(before: ItemKeys, transcribed: ItemKeys) -> ItemKeys:

@@ -70,6 +70,7 @@ class Summary:
     speakers: SpeakerErrors | None = None
     """None unless rows of the manifest and transcripts name speakers."""
     facts: RunFacts
+    """`engine`, `config`, `machine` and versions: top-level keys of summary.json."""
 
     def __repr__(self) -> str:
         """Return the counts, the speed and the score on one line; `to_dict` has everything."""

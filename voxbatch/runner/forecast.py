@@ -22,7 +22,7 @@ from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.engines.refusals import require_language
 from voxbatch.manifest import survey
 from voxbatch.profiles import load_profile
-from voxbatch.runner.prepare import worker_environments
+from voxbatch.runner.prepare import done_before, items_of_shard, keep_id_root, worker_environments
 from voxbatch.runner.steps import Steps, steps_of
 from voxbatch.runner.workload import Workload, measure
 
@@ -35,7 +35,7 @@ class RunEstimate:
     """One line: the engine's name and the reason for the choice."""
     model: str
     items: int
-    """Number of items in this shard."""
+    """Number of items in this shard that are to do."""
     audio_s: float
     """Seconds of audio, including the estimate for items without a known duration."""
     estimated_items: int
@@ -55,6 +55,9 @@ class RunEstimate:
     """The calculated speed that `rtfx` comes from. None if `rtfx` is not calculated."""
     fetch: str = ""
     """The model that the run will fetch, as text for people. Empty if it is here."""
+    before: str = ""
+    """How the run would continue the one in OUT, as text for people. Empty if OUT has no run, and for a
+    cascade."""
 
     @property
     def wall_s(self) -> float | None:
@@ -92,15 +95,20 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     steps = steps_of(config)
     choice = steps.choose_engine()
     with steps.open(config) as source:
+        keep_id_root(source, config)
         surveyed = survey(source, steps.path_policy(), config.limit)
         engine_options = steps.engine_options(choice.name)
         spec, fetch = _spec(choice.name, config, engine_options, steps.engines)
         if config.language:
             require_language(spec, config.language)
+        to_do, before = items_of_shard(surveyed.durations, config), ""
+        if not (config.overwrite or steps.second_options()):
+            done, before = done_before(config, source, surveyed, None if fetch else spec)
+            to_do -= done
         with HeaderReader() as headers:
-            workload = measure(surveyed, source, config, headers)
+            workload = measure(surveyed, to_do, source, config, headers)
     known = known_rates(config, choice.name)
-    passes = [_estimate(config, choice, spec, workload, known, fetch)]
+    passes = [replace(_estimate(config, choice, spec, workload, known, fetch), before=before)]
     if options := steps.second_options():
         spec, fetch = _second_spec(steps, spec, options.of(config), choice.name, is_here=not fetch)
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the first model

@@ -45,10 +45,10 @@ PROBE_BLOCK_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """The amount of audio in a config's shard."""
+    """The amount of audio in a config's shard, or in those of its items that are to do."""
 
     durations: Column
-    """Seconds of each item of the shard, float32. 0 for the `unknown_items`."""
+    """Seconds of each item that is to do, float32. 0 for the `unknown_items`."""
     estimated_items: int
     """Number of items whose duration the manifest does not give."""
     unknown_items: int
@@ -92,19 +92,19 @@ def measure_workload(config: Config) -> Workload:
         StorageError: a place is unreachable or refuses access.
     """
     with steps_of(config).open(config) as source, HeaderReader() as headers:
-        return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config, headers)
+        surveyed = survey(source, steps_of(config).path_policy(), config.limit)
+        return measure(surveyed, items_of_shard(surveyed.durations, config), source, config, headers)
 
 
-def measure(surveyed: Survey, source: Source, config: Config, headers: HeaderReader) -> Workload:
-    """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
-    read.
+def measure(surveyed: Survey, to_do: ItemSet, source: Source, config: Config, headers: HeaderReader) -> Workload:
+    """Return the durations of the items that are to do. For items without one, take the mean duration of a sample,
+    whose headers are read.
 
     Raises:
         StorageError: a place is unreachable or refuses access.
     """
-    in_shard = items_of_shard(surveyed.durations, config)
-    _, num_unknown, _ = known_audio(surveyed.durations, in_shard)
-    in_sample = unknown_sample(surveyed.durations, in_shard, max(1, num_unknown // SAMPLE_SIZE))
+    _, num_unknown, _ = known_audio(surveyed.durations, to_do)
+    in_sample = unknown_sample(surveyed.durations, to_do, max(1, num_unknown // SAMPLE_SIZE))
     every = items(source, steps_of(config).path_policy(), config.limit, in_sample)
     # Rows of 10 MB each would fill the memory.
     sample = [replace(item, row=b"", text=None, given=None) for item in every]
@@ -134,7 +134,7 @@ def measure(surveyed: Survey, source: Source, config: Config, headers: HeaderRea
         breaker.finish()
     durations = Column("<f4")
     mean = float(np.mean(np.array([*seconds_of.values()], np.float32))) if seconds_of else 0.0
-    for (start, block), (_, is_in) in zip(surveyed.durations.blocks(), in_shard.blocks(), strict=True):
+    for (start, block), (_, is_in) in zip(surveyed.durations.blocks(), to_do.blocks(), strict=True):
         for index in seconds_of.keys() & range(start, start + len(block)):
             block[index - start] = seconds_of[index]
         block[np.isnan(block)] = mean

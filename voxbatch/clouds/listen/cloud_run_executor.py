@@ -15,6 +15,7 @@ from voxbatch.errors import BusyError, ConfigError, StartError, StorageError
 from voxbatch.log import Log
 from voxbatch.manifest import survey
 from voxbatch.output.summary import is_finished
+from voxbatch.runner.prepare import items_of_shard
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.workload import measure
 from voxbatch.storage import redacted
@@ -139,7 +140,7 @@ class CloudRunExecutor:
             if running:
                 self._log_start(request, running)
                 return None
-            workload = measure(surveyed, source, config, self._headers)
+            workload = measure(surveyed, items_of_shard(surveyed.durations, config), source, config, self._headers)
         # Several tasks cannot change the list of a run together.
         tasks = 1 if is_done is None else self._tasks
         submission, forecast = size_run(
