@@ -197,8 +197,9 @@ def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, o
         if in_picture:
             options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", f"subtitles={cues}"]
         else:
-            track = f"-c:s:{log.num_subtitles}"
-            options = [*source, "-i", cues, "-map", "0", "-map", "1", "-c", "copy", track, codec]
+            track = f"s:{log.num_subtitles}"
+            options = [*source, "-i", cues, "-map", "0", "-map", "1", "-c", "copy", f"-c:{track}", codec]
+            options += [f"-time_base:{track}", "1/1000"]  # with ffmpeg's 1/1000000, mov_text loses breaks of 2^31 µs
         _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=temporary)
         copy = os.path.join(temporary, f"copy{suffix}")
         digest, store = _digest(copy), DEFAULT_STORES.out(folder)
