@@ -30,6 +30,7 @@ from voxbatch.languages import three_letter_code
 from voxbatch.log import Log
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.manifest.recording_path import SUBTITLED
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles, latest_config
@@ -39,7 +40,6 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.process.child import for_program
-from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
