@@ -42,26 +42,28 @@ still in use. mistral-common accepts the same codes (TranscriptionRequest.langua
 ISO_639_1 = frozenset(NAMES)
 
 _OTHER_CODES = """
-    aa aar, ab abk, ae ave, af afr, ak aka fat, am amh, an arg, ar acm aeb afb ajp apc apd ara arb arq ars ary arz,
+    aa aar, ab abk, ae ave, af afr, ak aka fat, am amh, an arg, ar ara acm aeb afb ajp apc apd arb arq ars ary arz,
     as asm, av ava, ay aym ayr, az aze azj, ba bak, be bel, bg bul, bi bis, bm bam, bn ben, bo bod tib, br bre, bs
     bos, ca cat, ce che, ch cha, co cos, cr cre cwd, cs ces cze, cu chu, cv chv, cy cym wel, da dan, de deu ger, dv
-    div, dz adp dzo, ee ewe, el ell gre, en eng, eo epo, es spa, et ekk est, eu baq eus, fa drw fas per pes prs tnf,
-    ff fuc ful, fi fin, fj fij, fo fao, fr fra fre, fy fry, ga gle, gd gla, gl glg, gn grn gug, gu guj, gv glv, ha
-    hau, he heb iw, hi hin, ho hmo, hr hrv scr, ht hat, hu hun, hy arm hye, hz her, ia ina, id in ind, ie ile, ig
-    ibo, ii iii, ik esk ipk, io ido, is ice isl, it ita, iu ike iku, ja jpn, jv jav, ka geo kat, kg kng kon, ki kik,
-    kj kua, kk kaz, kl kal, km khm, kn kan, ko kor, kr kau knc, ks kas, ku kmr kur, kv kom kpv, kw cor, ky kir, la
-    lat, lb ltz, lg lug, li lim, ln lin, lo lao, lt lit, lu lub, lv lav lvs, mg mlg plt, mh mah, mi mao mri, mk mac
-    mkd, ml mal, mn drh khk mon, mr mar, ms may msa zsm, mt mlt, my bur mya, na nau, nb nob, nd nde, ne nep npi, ng
-    ndo, nl dut nld, nn nno, no nor, nr nbl, nv nav, ny nya, oc oci, oj ojg oji, om gaz orm, or ori ory, os oss, pa
-    pan, pi pli, pl pol, ps pbu pus, pt por, qu que quz, rm roh, rn run, ro mo mol ron rum, ru rus, rw kin, sa san,
-    sc src srd, sd snd, se sme, sg sag, sh hbs, si sin, sk slk slo, sl slv, sm smo, sn sna, so som, sq alb als sqi,
-    sr cnr scc srp, ss ssw, st sot, su sun, sv swe, sw swa swc swh, ta tam, te tel, tg tgk, th tha, ti tir, tk tuk,
-    tl fil tgl, tn tsn, to ton, tr tur, ts tso, tt tat, tw twi, ty tah, ug uig, uk ukr, ur urd, uz uzb uzn, ve ven,
-    vi vie, vo vol, wa wln, wo wol, xh xho, yi ji ydd yid, yo yor, za zha zyb, zh chi cmn zho, zu zul
+    div, dz dzo adp, ee ewe, el ell gre, en eng, eo epo, es spa, et est ekk, eu eus baq, fa fas drw per pes prs tnf,
+    ff ful fuc, fi fin, fj fij, fo fao, fr fra fre, fy fry, ga gle, gd gla, gl glg, gn grn gug, gu guj, gv glv, ha
+    hau, he heb iw, hi hin, ho hmo, hr hrv scr, ht hat, hu hun, hy hye arm, hz her, ia ina, id ind in, ie ile, ig
+    ibo, ii iii, ik ipk esk, io ido, is isl ice, it ita, iu iku ike, ja jpn, jv jav, ka kat geo, kg kon kng, ki kik,
+    kj kua, kk kaz, kl kal, km khm, kn kan, ko kor, kr kau knc, ks kas, ku kur kmr, kv kom kpv, kw cor, ky kir, la
+    lat, lb ltz, lg lug, li lim, ln lin, lo lao, lt lit, lu lub, lv lav lvs, mg mlg plt, mh mah, mi mri mao, mk mkd
+    mac, ml mal, mn mon drh khk, mr mar, ms msa may zsm, mt mlt, my mya bur, na nau, nb nob, nd nde, ne nep npi, ng
+    ndo, nl nld dut, nn nno, no nor, nr nbl, nv nav, ny nya, oc oci, oj oji ojg, om orm gaz, or ori ory, os oss, pa
+    pan, pi pli, pl pol, ps pus pbu, pt por, qu que quz, rm roh, rn run, ro ron mo mol rum, ru rus, rw kin, sa san,
+    sc srd src, sd snd, se sme, sg sag, sh hbs, si sin, sk slk slo, sl slv, sm smo, sn sna, so som, sq sqi alb als,
+    sr srp cnr scc, ss ssw, st sot, su sun, sv swe, sw swa swc swh, ta tam, te tel, tg tgk, th tha, ti tir, tk tuk,
+    tl tgl fil, tn tsn, to ton, tr tur, ts tso, tt tat, tw twi, ty tah, ug uig, uk ukr, ur urd, uz uzb uzn, ve ven,
+    vi vie, vo vol, wa wln, wo wol, xh xho, yi yid ji ydd, yo yor, za zha zyb, zh zho chi cmn, zu zul
 """
 SAME_CODE = {code: entry.split()[0] for entry in _OTHER_CODES.split(",") for code in entry.split()[1:]}
 """Codes of ISO 639-2 and 639-3, and withdrawn ones, that mean a language of ISO 639-1: as in CLDR's aliases of
 languages, and the dialects of Arabic."""
+_THREE_LETTERS = {entry.split()[0]: entry.split()[1] for entry in _OTHER_CODES.split(",")}
+"""Terminological codes of ISO 639-2 by those of ISO 639-1: the first code of each entry."""
 
 _OTHER_NAMES = {
     "deutsch": "de", "español": "es", "castellano": "es", "français": "fr", "italiano": "it", "português": "pt",
@@ -82,6 +84,12 @@ def primary_subtag(lang: str) -> str:
     """Return the primary subtag of a language tag in lower case: "pt-BR" → "pt", "EN_us" → "en", "eng" → "en"."""
     subtag = re.split("[-_]", lang.strip(), maxsplit=1)[0].lower()
     return SAME_CODE.get(subtag, subtag)
+
+
+def three_letter_code(lang: str) -> str:
+    """Return the three-letter code of a language tag, as videos have it: "de" → "deu", "yue" → "yue", "" → "und"."""
+    subtag = primary_subtag(lang)
+    return _THREE_LETTERS.get(subtag, subtag) or "und"
 
 
 @functools.lru_cache(maxsize=1000)

@@ -134,6 +134,24 @@ def test_a_copy_has_the_times_of_a_person(voxbatch: Voxbatch, recording: Recorde
 
 
 @pytest.mark.slow
+def test_a_cue_after_a_long_break_keeps_its_time(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A cue 50 minutes after the one before it is at its time in an mp4: 31 bits hold 35 minutes of ffmpeg's
+    microseconds. The track names the language of the text."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    video, copy = tmp_path / "videos" / "talk.mp4", tmp_path / "videos" / "talk.subtitled.mp4"
+    ffmpeg("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=2", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4", video)
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--language", "de", "--formats", "srt", "--mux")
+    assert voxbatch(*command).returncode == 0
+    words = (tmp_path / "out" / "srt" / "talk.srt").read_text().split("\n")[2].split()
+    cues = f"1\n00:00:00,000 --> 00:00:01,000\n{words[0]}\n\n2\n00:50:01,000 --> 00:50:02,000\n{' '.join(words[1:])}\n"
+    (tmp_path / "out" / "srt" / "talk.srt").write_text(cues)
+    assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+    assert ffmpeg("-i", copy, "-map", "0:s:0", "-f", "srt", "-").strip() == cues.strip()
+    assert "language=deu" in ffmpeg("-i", copy, "-map", "0:s:0", "-c", "copy", "-f", "ffmetadata", "-")
+
+
+@pytest.mark.slow
 def test_the_picture_has_the_styles_of_a_person(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
     """ASS subtitles that a person has styled are those of --burn: they are seen where the person has put them."""
     (tmp_path / "videos").mkdir()

@@ -356,6 +356,9 @@ def test_flagged_texts_of_the_smallest_model_need_a_better_one(tmp_path: Path, m
     line = language_line(flagged, ["x", "run", "talk.mp3", "--model", "tiny.en"], "talk.voxbatch")
     assert line.startswith("better than tiny.en: ")
     assert line.endswith("voxbatch run talk.mp3 --quality best -o talk-other.voxbatch")
+    for option in ("--beside", "--mux", "--burn"):  # another OUT would not replace the files beside the recordings
+        line = language_line(flagged, ["x", "run", "v/", "-o", "out", option], "out")
+        assert line.endswith(f"voxbatch run v/ -o out {option} --quality best --overwrite")
     assert language_line(replace(flagged, flags=SUMMARY.flags), ["x", "run", "talk.mp3"], "talk.voxbatch") == ""
 
 

@@ -9,7 +9,7 @@ from conftest import ManifestWriter, Voxbatch
 
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
-from voxbatch.languages import ISO_639_1, NAMES, SAME_CODE, language_tag, unknown_language
+from voxbatch.languages import ISO_639_1, NAMES, SAME_CODE, language_tag, three_letter_code, unknown_language
 from voxbatch.manifest import parse_line
 
 
@@ -39,6 +39,22 @@ from voxbatch.manifest import parse_line
 def test_names_become_codes(text: str, tag: str) -> None:
     """A name, in English or in the language itself, becomes the code; the region of a tag stays."""
     assert language_tag(text) == tag
+
+
+def test_videos_name_a_language_by_three_letters() -> None:
+    """The code of ISO 639-2 is the terminological one, also of a tag that has another one of the language."""
+    tags = {
+        "en": "eng",
+        "de": "deu",
+        "ger": "deu",
+        "pt-BR": "por",
+        "zh-TW": "zho",
+        "fa": "fas",
+        "yue": "yue",
+        "": "und",
+    }
+    assert {tag: three_letter_code(tag) for tag in tags} == tags
+    assert all(SAME_CODE[three_letter_code(code)] == code for code in ISO_639_1)
 
 
 def test_every_code_has_a_name() -> None:

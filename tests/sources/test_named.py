@@ -108,6 +108,19 @@ def test_files_without_a_recordings_extension_are_left_out(tree: Path) -> None:
     )
 
 
+def test_copies_with_subtitles_are_left_out(tree: Path) -> None:
+    """A copy by --mux or --burn is left out among several files and by a pattern, as in a folder, with a note. Alone,
+    it is a recording."""
+    (tree / "talk.subtitled.mp3").touch()
+    for names in (["talk.mp3", "talk.subtitled.mp3"], ["talk*.mp3"]):
+        with open_source(names) as source:
+            assert survey(source).items == 1
+            note = "left out 1 of the files, which are copies with subtitles: talk.subtitled.mp3"
+            assert source.note.startswith(f"{note}; to take one, name it alone")
+    with open_source(["talk.subtitled.mp3"]) as source:
+        assert survey(source).items == 1
+
+
 @pytest.mark.parametrize(
     ("names", "says"),
     [

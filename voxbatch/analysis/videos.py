@@ -26,9 +26,11 @@ from voxbatch.errors import VoxbatchError
 from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
 from voxbatch.frame_rate import AUTO
+from voxbatch.languages import three_letter_code
 from voxbatch.log import Log
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.manifest.recording_path import SUBTITLED
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles, latest_config
@@ -38,7 +40,6 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.process.child import for_program
-from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
@@ -110,7 +111,7 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
             ]
             if not any(map(bytes.strip, subtitles)):
                 copies += [_Copy(line[AUDIO_KEY], line[AUDIO_KEY], _SILENT)] if in_picture is not None else []
-            elif (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
+            elif (copy := _write_copy(line[AUDIO_KEY], subtitles, transcript.language, in_picture, own)) is not None:
                 rate = transcript.frame_rate
                 cue_rate = round(files.limits.frames_per_second(rate), 3)
                 copies.append(replace(copy, cue_rate=cue_rate, is_known=rate is not None))
@@ -161,12 +162,15 @@ def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles, forms: S
     return None
 
 
-def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, own: OwnFiles) -> _Copy | None:
+def _write_copy(
+    video: str, by_kind: Sequence[bytes], language: str | None, in_picture: bool | None, own: OwnFiles
+) -> _Copy | None:
     """Return the copy of a video, which is written if need be. Return None if the recording has no picture, or no copy
     that is to be made again.
 
     Args:
         by_kind: the subtitles of a copy, as a track and in the picture.
+        language: tag of the language of the subtitles, which the track names.
         own: knows the copies that voxbatch has made, and from which subtitles.
 
     Raises:
@@ -197,8 +201,10 @@ def _write_copy(video: str, by_kind: Sequence[bytes], in_picture: bool | None, o
         if in_picture:
             options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", f"subtitles={cues}"]
         else:
-            track = f"-c:s:{log.num_subtitles}"
-            options = [*source, "-i", cues, "-map", "0", "-map", "1", "-c", "copy", track, codec]
+            track = f"s:{log.num_subtitles}"
+            options = [*source, "-i", cues, "-map", "0", "-map", "1", "-c", "copy", f"-c:{track}", codec]
+            options += [f"-metadata:s:{track}", f"language={three_letter_code(language or '')}"]
+            options += [f"-time_base:{track}", "1/1000"]  # with ffmpeg's 1/1000000, mov_text loses breaks of 2^31 µs
         _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=temporary)
         copy = os.path.join(temporary, f"copy{suffix}")
         digest, store = _digest(copy), DEFAULT_STORES.out(folder)

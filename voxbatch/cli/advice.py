@@ -104,13 +104,20 @@ def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
     is_english = model is not None and model.languages == ENGLISH
     foreign = summary.flags.by_kind.get(OTHER_LANGUAGE, 0)
     if not (foreign and is_english) or summary.facts.config.get("language"):
-        better = command_with(argv, "--quality", "best", "-o", other_out(out)) if summary.flags.items else ""
+        better = _with_best_model(argv, out) if summary.flags.items else ""
         if not better or engine.model != BUNDLED:
             return ""
         return f"better than {engine.model}: {better}"
-    command = command_with(argv, "--quality", "best", "-o", other_out(out))
+    command = _with_best_model(argv, out)
     heard = f"{foreign:,} of {counted(summary.items, 'item')} {'are' if foreign > 1 else 'is'} probably not in English"
     return f"{heard}, and model {engine.model} knows nothing else: {command}" if command else ""
+
+
+def _with_best_model(argv: Sequence[str], out: str) -> str:
+    """Return the command of a run with the best model, into another OUT. A run that writes beside the recordings is
+    overwritten, because no run replaces the files of another one there. `run` refuses it while OUT has corrections."""
+    is_beside = not {"--beside", "--mux", "--burn"}.isdisjoint(argv)
+    return command_with(argv, "--quality", "best", *(("--overwrite",) if is_beside else ("-o", other_out(out))))
 
 
 def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str) -> str:

@@ -25,6 +25,8 @@ _SUFFIXES = (
     " .sln24 .sln32 .sln44 .sln48 .sln96 .sln192 .snd .sox .sph .spx .tak .thd .tod .ts .tta .ulaw .vob .voc"
     " .w64 .wav .wave .weba .webm .wma .wmv .wtv .wv"
 )
+SUBTITLED = ".subtitled"
+"""End of the stem of a copy of a video with subtitles."""
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
 """Extensions of recordings, in lower case. Headerless PCM (.raw, .pcm) is not among them, because nothing
 gives its rate."""
@@ -52,6 +54,11 @@ def file_state(path: str) -> dict[str, Any]:
 def is_recording(name: str) -> bool:
     """Return whether the extension of a path, or of an address, is a recording's."""
     return os.path.splitext(redacted(name, ""))[1].lower() in RECORDING_SUFFIXES
+
+
+def is_subtitled_copy(name: str) -> bool:
+    """Return whether a file is a copy of a video with subtitles, which --mux or --burn has made."""
+    return os.path.splitext(name)[0].endswith(SUBTITLED)
 
 
 def is_included(path: str, globs: Sequence[str]) -> bool:

@@ -15,12 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included, is_subtitled_copy
 from voxbatch.safe_text import counted
 from voxbatch.sources.references import References, file_line
 
-SUBTITLED = ".subtitled"
-"""End of the stem of a copy of a video with subtitles, which a folder walk does not list."""
 _OTHER_SUFFIXES = (
     ".ass .bin .cha .csv .ctm .db .doc .docx .eaf .gif .gz .heic .htm .html .jpeg .jpg .json .jsonl .lab .lock .log"
     " .lrc .m3u .m3u8 .md .mid .mlf .npy .npz .parquet .pdf .phn .pls .png .py .rttm .seglst .sh .srt .stm .sub .tar"
@@ -145,9 +143,9 @@ def _entries(root: str, path: str, others: Counter[str]) -> list[tuple[str, bool
         }
     entries = []
     for name in sorted(folders, key=natural_key):
-        stem, suffix = os.path.splitext(name)
-        if stem.endswith(SUBTITLED) and not folders[name]:
+        if is_subtitled_copy(name) and not folders[name]:
             continue
+        suffix = os.path.splitext(name)[1]
         is_recording = suffix.lower() in RECORDING_SUFFIXES
         if folders[name] or (is_recording and not is_source_code(os.path.join(root, path, name))):
             entries.append((os.path.join(path, name), folders[name]))

@@ -27,6 +27,7 @@ from voxbatch.manifest.recording_path import (
     file_state,
     is_included,
     is_recording,
+    is_subtitled_copy,
     missing,
     web_advice,
 )
@@ -105,6 +106,8 @@ class _NamedRecordings:
     problems: list[BadLine] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Files among several without a recording's extension. References and other texts are not among them."""
+    copies: list[str] = field(default_factory=list)
+    """Copies of videos with subtitles, by --mux or --burn, among several files."""
     others: Counter[str] = field(default_factory=Counter)
     """Extensions of the files of folders that were left out; see folder.count_other."""
     references: References = field(default_factory=References)
@@ -138,18 +141,22 @@ class _NamedRecordings:
         """Return the sentence about the files that were left out, or ""."""
         notes = [self.references.notes()]
         if self.left_out:
-            shown = ", ".join(self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
-            left_out = f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
-            notes.insert(0, left_out)
+            count, shown = f"{len(self.left_out):,}", _shown(self.left_out)
+            notes.insert(0, f"left out {count} of the files, which have no recording's extension: {shown}")
         elif self.others and not self.include:
             from voxbatch.sources.folder import others_note
 
             notes.insert(0, others_note(self.others))
+        if self.copies:
+            copies = (
+                f"left out {len(self.copies):,} of the files, which are copies with subtitles: {_shown(self.copies)}"
+            )
+            notes.insert(0, f"{copies}; to take one, name it alone")
         return "; ".join(filter(None, notes))
 
     def content(self) -> str:
         """Return the sentence that says what is there in place of recordings."""
-        if self.left_out:
+        if self.left_out or self.copies:
             return self.note()
         name = self.names[0]
         if is_remote(name):
@@ -174,6 +181,8 @@ class _NamedRecordings:
                 yield from self._file(path if below == os.curdir else os.path.join(below, path))
         elif not os.path.lexists(name):
             yield BadLine(0, missing(name) if is_alone else f"{name} {missing(name)}")
+        elif not is_alone and is_recording(name) and is_subtitled_copy(name):
+            self.copies.append(name)
         elif is_alone or is_recording(name):
             yield from self._file(below)
         elif not name.lower().endswith(".txt"):
@@ -270,6 +279,11 @@ class _NamedRecordings:
             ) from None
         except OSError as error:
             raise manifest_error(self.title, f"the list {place} cannot be opened: {error.strerror}") from error
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Return the first names of some files for a note."""
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def folder_of_name(name: str) -> str:
