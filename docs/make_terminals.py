@@ -79,7 +79,7 @@ TERMINALS = (
     Terminal(
         "redact",
         f"voxbatch redact {OUT} -o shared --keep file_name",
-        "copies of nine transcripts, in which two addresses and four names are replaced",
+        "copies of nine transcripts, in which names are replaced",
     ),
     Terminal(
         "deployment",

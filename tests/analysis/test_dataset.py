@@ -118,6 +118,18 @@ def out(manifest: ManifestWriter, tmp_path: Path, warm_decoders: None) -> Path:
     return tmp_path / "out"
 
 
+def test_cuts_without_a_speaker_are_told(out: Path, voxbatch: Voxbatch) -> None:
+    """A split by speakers that nobody has named is one by recordings, and a speaker may be in two splits."""
+    done = voxbatch("export", "out", "-o", "by-speaker", "--split-by", "speaker")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "Warning: --split-by speaker divides 12 cuts without a speaker by recording; run with --speakers, or give the "
+        "manifest's rows a `speaker`\n"
+    )
+    done = voxbatch("export", "out", "-o", "by-recording")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def export(out: Path, place: Path, to: str, shard_s: float = 20.0) -> Exported:
     options = DatasetOptions(to=to, dev=25, test=25)
     return export_dataset(Stores().out(str(out)), str(place), options, DEFAULT_STORES, shard_s)

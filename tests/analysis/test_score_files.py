@@ -398,6 +398,16 @@ def test_bad_files_are_refused_with_line_and_remedy(tmp_path: Path, case: str) -
     assert reason in str(error.value)
 
 
+def test_a_table_of_references_needs_no_hypotheses(tmp_path: Path) -> None:
+    """A table of references without a column of texts is told to have that column alone."""
+    (tmp_path / "r.csv").write_text("id,words\na,x\n")
+    write_trn(tmp_path / "h.trn", {"a": "one"}, "")
+    with pytest.raises(
+        UsageError, match="names no column with texts: 'id', 'words'; add a header with `id` and `text`"
+    ):
+        score(tmp_path / "h.trn", tmp_path / "r.csv")
+
+
 def test_folders_tell_texts_of_one_name_apart(tmp_path: Path) -> None:
     """The reference counts, of several of one name, that lies in folders of the same names as the hypothesis."""
     for name in ("mon/a", "tue/a", "tue/deep/er/a", "b"):

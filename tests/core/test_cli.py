@@ -773,6 +773,11 @@ def test_score_takes_rules_and_groups(voxbatch: Voxbatch, tmp_path: Path) -> Non
     assert (found["wer"], found["interval_by"]) == (0.0, "speaker")
     assert {key: list(values) for key, values in found["by"].items()} == {"speaker": ["A", "B"], "id": list("0123")}
     assert "replacements of words.tsv" in found["by_language"]["en"]["normalizer"]
+    note = "intervals by speaker; a row with one speaker has none"
+    for command in (["score", "h.jsonl"], ["compare", "h.jsonl", "h.jsonl"]):
+        clustered = voxbatch(*command, "--by", "speaker", "--cluster", "speaker")
+        assert (clustered.returncode, clustered.stdout.splitlines().count(note)) == (0, 1), clustered.stderr
+        assert "intervals by" not in voxbatch(*command, "--by", "speaker").stdout
     (tmp_path / "zh.jsonl").write_text('{"id": 9, "text": "你好", "pred_text": "你", "lang": "zh", "speaker": "B"}\n')
     with (tmp_path / "zh.jsonl").open("a") as file:
         file.writelines(f"{json.dumps(row)}\n" for row in rows)

@@ -89,6 +89,9 @@ def test_no_byte_of_an_item_is_left(out: Path, voxbatch: Voxbatch, tmp_path: Pat
     assert (line["error_kind"], line["id"]) == ("forgotten", line["audio_filepath"])
     assert "2 done + 1 failed (1 forgotten)" in voxbatch("status", "out").stdout
     assert "deletions" not in voxbatch("score", "out").stderr
+    assert [text.splitlines()[-1] for text in (shown.stdout, done.stdout)] == [
+        "not erased: recordings, lines of manifests, other OUTs, exports, logs, backups"
+    ] * 2
     again = voxbatch("forget", "out", "calls/anna.wav")
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
@@ -326,6 +329,24 @@ def test_the_sound_of_a_redaction_is_erased(talks: Callable[..., Path], voxbatch
     }  # fmt: skip
     assert not [content for content in contents if first.encode() in content]
     assert verify(Stores().out(str(out))) == []
+
+
+def test_an_item_is_found_in_the_redacted_copy(talks: Callable[..., Path], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The ids in a copy are hashes, so the command that erases the items there is printed, also afterwards. The run
+    that redacts again does not promise to take a forgotten item later."""
+    out = talks()
+    assert "voxbatch forget COPY" not in voxbatch("forget", "out", "anna.wav", "--dry-run").stdout
+    assert voxbatch("redact", "out", "-o", "shared", "-q").returncode == 0
+    ids, copies = (list(read_lines(place / "transcripts.jsonl")) for place in (out, tmp_path / "shared"))
+    copy = copies[ids.index("anna.wav")]
+    for options in (["--dry-run"], [], []):
+        done = voxbatch("forget", "out", "anna.wav", *options)
+        assert done.stdout.splitlines()[-1] == f"in copies of voxbatch redact: voxbatch forget COPY {copy}", done.stderr
+    again = voxbatch("redact", "out", "-o", "shared", "--update")
+    assert again.returncode == 0
+    assert "without a transcript" not in again.stderr
+    assert voxbatch("forget", "shared", copy).returncode == 0
+    assert copy not in read_lines(tmp_path / "shared" / "transcripts.jsonl")
 
 
 def test_the_index_of_another_user_is_made_again(

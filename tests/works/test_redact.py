@@ -325,6 +325,7 @@ def test_no_byte_of_a_secret_is_in_the_copies(out: Path, voxbatch: Voxbatch, tmp
     assert {path: path.read_bytes() for path in files(out)} == {**before, key: key.read_bytes()}
     summary = json.loads((shared / "summary.json").read_text())
     assert summary["redactions"].keys() == {"card", "email", "person"}
+    assert "\nno detector finds everything: look through review.csv, and check a sample\n" in done.stdout
     jsonschema.validate(summary, json.loads((ROOT / "docs" / "summary.schema.json").read_text()))
 
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from voxbatch.analysis.cuts import SPLITS, Cut, cuts_of
 from voxbatch.analysis.dataset_layouts import LAYOUT_FILES, SplitShard, Utterance
-from voxbatch.analysis.dataset_options import DatasetOptions
+from voxbatch.analysis.dataset_options import BY_SPEAKER, DatasetOptions
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import AudioError, ConfigError
 from voxbatch.manifest import PathPolicy
@@ -65,6 +65,8 @@ class Exported:
     """By the split."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of cuts by the reason, in words that follow "cuts"."""
+    unnamed: int = 0
+    """Number of cuts without a speaker, of those that are divided by speaker."""
     damaged: list[str] = field(default_factory=list)
     """Files that were not as an earlier export wrote them, and are written again."""
 
@@ -113,13 +115,15 @@ def export_dataset(
     for shard in _shards(store, run, entries, options, shard_s, planned.left_out):
         planned.add(shard.split, len(shard.cuts), sum(cut.duration for cut in shard.cuts))
         digest.update(repr(shard).encode("utf-8", "surrogatepass"))
+        if options.split_by == BY_SPEAKER:
+            planned.unnamed += sum(cut.speaker is None for cut in shard.cuts)
     if not planned.cuts:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in planned.left_out.most_common())
         raise ConfigError(f"{store.place}: no cut is left for a data set ({reasons or 'no transcript has words'})")
     target = stores.out(place)
     target.prepare()
     _reserve(target, options.to, planned, digest.hexdigest())
-    exported = Exported(left_out=planned.left_out)
+    exported = Exported(left_out=planned.left_out, unnamed=planned.unnamed)
 
     def written(shard: SplitShard) -> tuple[str, ShardRecord]:
         return shard.split, _write(target, options.to, planned.shards, run, stores, shard)

@@ -168,7 +168,7 @@ def _report(comparison: Comparison, cluster: str | None, rules: Rules) -> Iterat
         if difference is not None:
             yield ""
             yield from _verdict(name, difference, cluster)
-    yield from _groups(comparison)
+    yield from _groups(comparison, cluster)
     if comparison.changed:
         yield ""
         yield f"Items that changed most, with errors in brackets ({len(comparison.changed)}):"
@@ -188,9 +188,10 @@ def _table(comparison: Comparison) -> Iterator[str]:
         yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
 
 
-def _groups(comparison: Comparison) -> Iterator[str]:
+def _groups(comparison: Comparison, cluster: str | None) -> Iterator[str]:
     """Yield a table of the differences by group, for each unit in which errors are counted."""
     from voxbatch.cli.columns import line_width, table
+    from voxbatch.cli.outcome import cluster_note
 
     for name, unit in RATES.items():
         rows = [["", f"{name} A", f"{name} B", "B − A", "95 % interval", f"{unit}s", "items", "better"]]
@@ -206,6 +207,8 @@ def _groups(comparison: Comparison) -> Iterator[str]:
         if len(rows) > 1:
             yield ""
             yield from (line.rstrip() for line in table(rows, line_width()))
+    if comparison.groups and cluster is not None:
+        yield cluster_note(cluster)
 
 
 def _options(comparison: Comparison) -> Iterator[str]:

@@ -262,6 +262,9 @@ def export(out: str, output: str, stores: Stores, **settings: Any) -> None:
         click.echo(f"{split:<5}  {counted(shards, 'shard')}, {cuts}, {amount}")
     for reason, count in exported.left_out.most_common():
         click.echo(f"left out {counted(count, 'cut')} {reason}")
+    if exported.unnamed:
+        text = f"--split-by speaker divides {counted(exported.unnamed, 'cut')} without a speaker by recording"
+        click.echo(f"Warning: {text}; run with --speakers, or give the manifest's rows a `speaker`", err=True)
     for name in exported.damaged:
         click.echo(escape_controls(f"{name} was damaged, and is written again"))
     click.echo(escape_controls(output))

@@ -214,6 +214,11 @@ def _error_rates(score: CorpusScore) -> Iterator[str]:
         yield "by language: " + ", ".join(f"{lang} {rate:.2%}" for lang, rate in rates if rate is not None)
 
 
+def cluster_note(cluster: str) -> str:
+    """Return the line that explains the intervals of a table of groups, and those that are absent."""
+    return escape_controls(f"intervals by {cluster}; a row with one {cluster} has none")
+
+
 def rules(score: CorpusScore) -> Iterator[str]:
     """Yield the rules by which the texts were compared."""
     for name in sorted({*map(score.normalizer, score.by_language)}):

@@ -98,7 +98,7 @@ def lines_of(result: PlaceScore) -> Iterator[str]:
     """Yield the error rates as tables, the rules of the comparison, and the figures of times and speakers. On a
     terminal, a table without room leaves out the kinds of errors."""
     from voxbatch.cli.columns import fitting, line_width, table
-    from voxbatch.cli.outcome import rules
+    from voxbatch.cli.outcome import cluster_note, rules
 
     for name, unit in RATES.items():
         head = ["", name, "95 % interval", "sub", "del", "ins", f"{unit}s", "items", "missing"]
@@ -106,6 +106,8 @@ def lines_of(result: PlaceScore) -> Iterator[str]:
             optional = ([head[-1]] if {row[-1] for row in rows} == {"0"} else [], head[3:6])
             yield from table(fitting([head, *rows], line_width(), optional), line_width())
             yield ""
+    if cluster := result.corpus.options.cluster_by:
+        yield cluster_note(cluster)
     for line in rules(result.corpus):
         yield escape_controls(line)
     if times := result.word_times:

@@ -74,7 +74,8 @@ def _table_entries(source: Source, role: Role, file_id: str, kind: str) -> Itera
     header = _header(fields)
     if _text_key(header) is None:
         names = ", ".join(map(quote, header[:10])) or "none"
-        reason = f"names no column with texts: {names}; add a header with `id`, `text` and `pred_text`"
+        header_keys = "`id` and `text`" if role is Role.REFERENCE else "`id`, `text` and `pred_text`"
+        reason = f"names no column with texts: {names}; add a header with {header_keys}"
         raise bad_line(source.name, 1, reason)
 
     yield from _entries(source.name, _checked(source.name, table_rows(header, records)), role, file_id)

@@ -17,6 +17,7 @@ from voxbatch.storage import COPIED_OUT, Stores
 
 if TYPE_CHECKING:
     from voxbatch.output.run_file import Run
+    from voxbatch.storage import Store
     from voxbatch.works.forget.traces import Traces
 
 
@@ -35,7 +36,8 @@ def forget(out: str, ids: tuple[str, ...], dry_run: bool, stores: Stores) -> Non
       voxbatch forget out @ids.txt
 
     The items count as failures of the kind "forgotten". Further runs do not transcribe them. If it is killed, the same
-    command continues. The recordings themselves stay.
+    command continues. The recordings themselves stay, and the items in other OUTs: the last lines say how to find them
+    in a redacted copy.
     """
     from voxbatch.cli.outcome import print_outcome
     from voxbatch.output import run_file
@@ -48,7 +50,8 @@ def forget(out: str, ids: tuple[str, ...], dry_run: bool, stores: Stores) -> Non
     run = run_file.read_existing(store)
     with takeover_explained(store, run):
         if dry_run:
-            for line in _lines(find(store, run, stores, names), run):
+            traces = find(store, run, stores, names)
+            for line in (*_lines(traces, run), *_elsewhere(store, traces)):
                 click.echo(escape_controls(line))
             return
         with work_on(store, 0, 1, is_alone=True, log=log):
@@ -59,6 +62,8 @@ def forget(out: str, ids: tuple[str, ...], dry_run: bool, stores: Stores) -> Non
         print_outcome(summary, out, stores, shows_items=False)
     else:
         click.echo("the run is not finished; the command that started it resumes it and writes the outputs")
+    for line in _elsewhere(store, traces):
+        click.echo(line)
 
 
 def _names(ids: Sequence[str]) -> Iterator[str]:
@@ -80,3 +85,12 @@ def _lines(traces: Traces, run: Run) -> Iterator[str]:
     for verb, names in (("write again", traces.parts), ("delete", (*traces.files, *traces.beside))):
         yield from (f"  {verb}: {name}" for name in names)
     yield f"  merge again: {run.transcripts} and all outputs of several items"
+
+
+def _elsewhere(store: Store, traces: Traces) -> Iterator[str]:
+    """Yield the lines about what stays, and the command that forgets the items in a redacted copy of OUT."""
+    from voxbatch.works.redact.key import copied_ids
+
+    yield "not erased: recordings, lines of manifests, other OUTs, exports, logs, backups"
+    if copies := copied_ids(store, traces.ids):
+        yield f"in copies of voxbatch redact: voxbatch forget COPY {' '.join(copies)}"

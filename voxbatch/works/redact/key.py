@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.log import Log
@@ -17,6 +18,8 @@ from voxbatch.storage import Store
 
 KEY_FILE = "redaction.key"
 KEY_BYTES = 32
+ID_BYTES = 8
+"""Bytes of the id of a copy, which is written in hexadecimal digits."""
 
 
 def own_key(store: Store) -> bytes:
@@ -48,3 +51,14 @@ def keyed_hash(value: str, key: bytes, size: int = 32) -> str:
         size: number of bytes of the hash.
     """
     return hashlib.blake2b(value.encode("utf-8", "surrogatepass"), key=key, digest_size=size).hexdigest()
+
+
+def copied_id(item_id: str, key: bytes) -> str:
+    """Return the id that an item has in the copies."""
+    return keyed_hash(item_id, key, ID_BYTES)
+
+
+def copied_ids(store: Store, ids: Iterable[str]) -> list[str]:
+    """Return the ids that items of an OUT have in its copies. There are none without a key, or with a damaged one."""
+    key = store.read(KEY_FILE) or b""
+    return [copied_id(item_id, key) for item_id in ids] if len(key) == KEY_BYTES else []

@@ -69,6 +69,7 @@ class RedactedCopies(Products):
         """See Products."""
         kinds = summary.of_kind.get(BY_KIND, {})
         yield "redacted: " + (", ".join(f"{kind} {count:,}" for kind, count in kinds.items()) or "nothing")
+        yield f"no detector finds everything: look through {REVIEW}, and check a sample"
         if languages := summary.of_kind.get(WITHOUT_NAMES):
             counts = ", ".join(f"{lang} {count:,}" for lang, count in languages.items())
             yield f"no names were looked for in other languages, patterns alone: {counts}"

@@ -30,6 +30,7 @@ from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import VERSION, item_file
 from voxbatch.output.lines import line_bytes, parse_line
+from voxbatch.output.lists import is_forgotten
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
@@ -46,7 +47,7 @@ from voxbatch.storage.temporary_files import temporary_file
 from voxbatch.works.redact.answers import RULE, SecretAnswers
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
-from voxbatch.works.redact.key import keyed_hash, own_key
+from voxbatch.works.redact.key import copied_id, keyed_hash, own_key
 from voxbatch.works.redact.options import NONE, RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load, own_name
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
@@ -66,8 +67,6 @@ _ROW_KEYS = (
     "audio_duration", "confidence", "flags",
 )  # fmt: skip
 """The keys of a transcript that a copy is made of. All others stay behind, because any may hold a secret."""
-ID_BYTES = 8
-"""Bytes of the id of a copy, which is written in hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes, answe
         line = parse_line(store, entry, run.products)
         row = {name: line[name] for name in _ROW_KEYS if line.get(name) is not None}
         if "words" in row and "segments" in row:
-            item_id = keyed_hash(line["id"], key, ID_BYTES) if options.redacts("file_name") else line["id"]
+            item_id = copied_id(line["id"], key) if options.redacts("file_name") else line["id"]
             listed = {"answers": answers.of(line["id"], line["pred_text"])} if answers else {}
             yield entry.index + 1, {**row, **listed, "id": item_id, "key": key.hex()}
 
@@ -109,11 +108,16 @@ def open_out(config: Config, options: RedactionOptions) -> Source:
         source = converted(nothing, rows_of(store, run, options, own_key(store), answers), "/")
     source.id_root = ""  # the folder of the recordings stays out of the copies
     num_rows, notes = sum(1 for _ in source.lines()), [*(answers.notes() if answers else ())]
-    if num_rows < run.items:
-        missing = counted(run.items - num_rows, "item")
+    if num_rows < run.items and (num_missing := run.items - num_rows - _num_forgotten(store, run)):
+        missing = counted(num_missing, "item")
         notes.append(f"{missing} of {store.place} without a transcript: left out; --update takes them later")
     source.note = "; ".join(notes)
     return source
+
+
+def _num_forgotten(store: Store, run: Run) -> int:
+    """Return the number of items that `voxbatch forget` has erased. No later run has a transcript of them."""
+    return sum(is_forgotten(store, entry) for entry in Entries(store, run))
 
 
 class Redact(Steps):
