@@ -624,6 +624,30 @@ def test_no_block_of_commands_or_data_scrolls_sideways(site: Path, page: Browser
 
 
 @pytest.mark.slow
+def test_the_copy_button_covers_no_letter_of_a_command(site: Path, page: Browser) -> None:
+    """The first line of a block that wraps ends before the button, also on a phone."""
+    covered = """
+        [...document.querySelectorAll(":is(.language-console, .language-sh, .language-json, .language-sql) code")]
+        .filter((code) => {
+            const button = code.closest("pre").querySelector(".md-code__nav, .md-clipboard").getBoundingClientRect();
+            const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+            const range = document.createRange();
+            while (texts.nextNode()) {
+                range.setStart(texts.currentNode, 0);
+                range.setEnd(texts.currentNode, texts.currentNode.data.trimEnd().length);  // spaces are no letters
+                const ends = [...range.getClientRects()].filter((box) => box.top < button.bottom && box.bottom > button.top);
+                if (ends.some((box) => box.width > 0 && box.right > button.left)) return true;
+            }
+        }).map((code) => code.innerText.slice(0, 60))"""
+    for file in sorted(site.glob("*.html")):
+        for width in (1280, 390):
+            page.open(file, width)
+            if page.evaluate("document.querySelectorAll('pre code').length"):
+                page.wait("document.querySelector('.md-code__nav, .md-clipboard') !== null")
+            assert page.evaluate(covered) == [], (file.name, width)
+
+
+@pytest.mark.slow
 def test_a_percentage_stays_on_one_line(site: Path) -> None:
     """No line ends between a number and its sign; in code the space stays as it was typed."""
     text = (site / "confidence.html").read_text()
