@@ -635,8 +635,8 @@ def test_the_copy_button_covers_no_letter_of_a_command(site: Path, page: Browser
             while (texts.nextNode()) {
                 range.setStart(texts.currentNode, 0);
                 range.setEnd(texts.currentNode, texts.currentNode.data.trimEnd().length);  // spaces are no letters
-                const ends = [...range.getClientRects()].filter((box) => box.top < button.bottom && box.bottom > button.top);
-                if (ends.some((box) => box.width > 0 && box.right > button.left)) return true;
+                const boxes = [...range.getClientRects()].filter((box) => box.width > 0 && box.right > button.left);
+                if (boxes.some((box) => box.top < button.bottom && box.bottom > button.top)) return true;
             }
         }).map((code) => code.innerText.slice(0, 60))"""
     for file in sorted(site.glob("*.html")):
