@@ -217,9 +217,11 @@ WANTED = {
     "hour long recording": "ask manifests",
     "how do i use the gpu": "gpus-and-models",
     "how many workers": "gpus-and-models tasks cli",
+    "how much does it cost": "costs",
     "how to install it": "quickstart",
     "hugging face": "gpus-and-models datasets manifests",
     "huggingface dataset": "datasets manifests",
+    "huggingface token": "gpus-and-models",
     "hyphen": "scoring",
     "hypotheses": "scoring",
     "idempotent": "tasks outputs",
@@ -237,7 +239,7 @@ WANTED = {
     "json schema": "ask outputs",
     "jupyter": "python",
     "kaldi": "manifests scoring",
-    "karaoke": "align outputs subtitles",
+    "karaoke": "subtitles",
     "karaoke subtitles": "subtitles outputs align",
     "keda": "kubernetes-slurm-batch listening",
     "kill": "quickstart outputs performance troubleshooting",
@@ -310,7 +312,7 @@ WANTED = {
     "numbers as digits": "scoring",
     "numpy array": "python",
     "nvidia l40s": "performance gpus-and-models",
-    "offline": "troubleshooting coming-from",
+    "offline": "quickstart",
     "onnx": "gpus-and-models",
     "onnxruntime": "gpus-and-models no-gpu cli",
     "oom": "troubleshooting",
@@ -621,6 +623,30 @@ def test_no_block_of_commands_or_data_scrolls_sideways(site: Path, page: Browser
         for width in (1280, 390):
             page.open(file, width)
             assert page.evaluate(f"[...document.querySelectorAll('{kinds} code')].{wide}") == [], (file.name, width)
+
+
+@pytest.mark.slow
+def test_the_copy_button_covers_no_letter_of_a_command(site: Path, page: Browser) -> None:
+    """The first line of a block that wraps ends before the button, also on a phone."""
+    covered = """
+        [...document.querySelectorAll(":is(.language-console, .language-sh, .language-json, .language-sql) code")]
+        .filter((code) => {
+            const button = code.closest("pre").querySelector(".md-code__nav, .md-clipboard").getBoundingClientRect();
+            const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+            const range = document.createRange();
+            while (texts.nextNode()) {
+                range.setStart(texts.currentNode, 0);
+                range.setEnd(texts.currentNode, texts.currentNode.data.trimEnd().length);  // spaces are no letters
+                const boxes = [...range.getClientRects()].filter((box) => box.width > 0 && box.right > button.left);
+                if (boxes.some((box) => box.top < button.bottom && box.bottom > button.top)) return true;
+            }
+        }).map((code) => code.innerText.slice(0, 60))"""
+    for file in sorted(site.glob("*.html")):
+        for width in (1280, 390):
+            page.open(file, width)
+            if page.evaluate("document.querySelectorAll('pre code').length"):
+                page.wait("document.querySelector('.md-code__nav, .md-clipboard') !== null")
+            assert page.evaluate(covered) == [], (file.name, width)
 
 
 @pytest.mark.slow
