@@ -423,6 +423,18 @@ def test_dry_run_says_that_shards_cannot_change_the_list(voxbatch: Voxbatch, rec
     assert f"before   this run would be refused: {done.stderr.partition('Error: ')[2].rstrip()}\n" in plan
 
 
+def test_dry_run_says_that_out_has_another_model(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The plan of a run that OUT refuses says so; that of its model, of --overwrite and of another OUT does not."""
+    command = ("run", manifest(0.5), "--dry-run", "--model", "small")
+    assert voxbatch(*command[:2], *SCRIPTED).returncode == 0
+    place = f"outputs  {tmp_path}/m.voxbatch"
+    told = f"{place}, which holds another run (model was count): give another OUT by -o"
+    assert voxbatch(*command).stdout.splitlines()[-1] == told
+    assert voxbatch(*command, "--overwrite").stdout.splitlines()[-1] == place
+    assert voxbatch(*command[:3], *SCRIPTED).stdout.splitlines()[-1] == place
+    assert voxbatch(*command, "-o", "other").stdout.splitlines()[-1] == "outputs  other"
+
+
 def test_dry_run_counts_the_windows_of_short_recordings(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Each recording is padded by 5 s, whose encoder costs as much as 2 s of audio. So 10,000 recordings of 0.45 s take
     12 minutes on two cores, and not 3.

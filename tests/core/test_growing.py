@@ -411,6 +411,28 @@ def test_a_folder_that_grows_after_an_early_kill(recording: Recorder, voxbatch: 
     assert [problem.file for problem in verify(Stores().out(str(out)))][:1] == ["run.json"]
 
 
+@pytest.mark.parametrize("written", ["run.json", "lists/00001.bin"])
+def test_the_formats_of_a_run_that_grows_before_its_end(
+    written: str, recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """Two recordings that are added one by one to a killed run have the subtitles and the texts of the first one."""
+    recording("talks/a.wav", 0.6)
+    command, number = ("run", "talks", *SCRIPTED), 1
+    while not (tmp_path / "talks.voxbatch" / written).exists():
+        assert voxbatch(*command, env={killed_at.VARIABLE: str(number)}).returncode == -signal.SIGKILL
+        number += 1
+    recording("talks/b.wav", 0.7)
+    number = 1
+    while not (tmp_path / "talks.voxbatch/lists/00002.bin").exists() and written != "run.json":
+        assert voxbatch(*command, env={killed_at.VARIABLE: str(number)}).returncode == -signal.SIGKILL
+        number += 1
+    recording("talks/c.wav", 0.8)
+    done = voxbatch(*command)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "talks.voxbatch/srt").iterdir()} == {"a.srt", "b.srt", "c.srt"}
+    assert {path.name for path in (tmp_path / "talks.voxbatch/txt").iterdir()} == {"a.txt", "b.txt", "c.txt"}
+
+
 def test_an_update_during_an_update(
     grown: tuple[object, ...], recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:

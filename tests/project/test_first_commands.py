@@ -153,6 +153,10 @@ TABLES = {
         run talk.mp3 --formats str             | 2 | stderr | Error: --formats str: unknown; .*did you mean srt\?
         models qwen3-asr                       | 2 | stderr | Error: .* did you mean Qwen/Qwen3-ASR-1.7B\?
         models Tiny.EN                         | 2 | stderr | Error: .* did you mean tiny\.en\?
+        models ggml-large-v3.bin               | 2 | stderr | Error: .* did you mean large-v3\?
+        models whisper-small                   | 2 | stderr | Error: .* did you mean small\?
+        models best                            | 2 | stderr | Error: .* a model is chosen by --quality best
+        delete out                             | 2 | stderr | Error: No such command .* voxbatch forget OUT ID
         failures out                           | 2 | stderr | Error: No such command 'failures'. OUT/failures.jsonl
         run +pretrained_name=nvidia/canary     | 2 | stderr | Error: Invalid value .* is no recording. Give --model
         speak Hello                            | 2 | stderr | Error: Hello: does not exist .*: echo Hello > text.txt

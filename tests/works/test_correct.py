@@ -147,7 +147,9 @@ def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
     assert done.stdout.startswith(f"1 item corrected\n  a.wav, in {tmp_path}/talks/a.srt: 2 changes\n"), done.stderr
     for _ in range(2):
         assert [line["pred_text"] for line in read_lines(out).values()] == ["zero one w2 w3 w4 w5", "w0 one w2 w3"]
-        assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+        done = voxbatch("correct", "out", *ESTIMATED)
+        assert done.stdout.startswith(f"0 items corrected\n{NOTHING_CHANGED}\n")
+        assert "w2 w3" not in done.stdout
 
 
 def retime(path: Path, seconds: float) -> None:
@@ -182,7 +184,7 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     assert subtitle.read_bytes() == retimed
     replace_in(subtitle, ("w1", "one"))
     copy = Path(shutil.copy(subtitle, out.parent / "a.srt"))
-    assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == "0 items to correct\n"
+    assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == f"0 items to correct\n{NOTHING_CHANGED}\n"
     retime(copy, 1.0)
     told = f"1 item to correct\n  a.wav, in {copy}: its cues\n"
     assert voxbatch("correct", "out", str(copy), "--dry-run").stdout == told
@@ -914,6 +916,7 @@ def test_new_words_get_their_times_from_the_audio(voxbatch: Voxbatch, tmp_path: 
 
 ESTIMATED = ("--engine", "none")
 """No word is looked for in the audio, which takes seconds."""
+NOTHING_CHANGED = "no file has a change that is new; edit a subtitle or a text of OUT, save it, and run again"
 
 
 def contents(store: Store) -> dict[str, Any]:

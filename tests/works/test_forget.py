@@ -260,6 +260,8 @@ def test_what_cannot_be_forgotten_is_refused(out: Path, voxbatch: Voxbatch, tmp_
             "out",
             "@ids.txt",
         ): "has no item unknown.wav; nothing was changed. Give the `id` of a line of",
+        ("out", "anna"): "or its `audio_filepath`; did you mean calls/anna.wav?",
+        ("out", "anna.wav"): "or its `audio_filepath`; did you mean calls/anna.wav?",
         ("out", "@none.txt"): "@none.txt: the list of IDs cannot be read: No such file or directory; give @FILE",
         ("talks", "b.wav"): "no run was started there",
     }.items():

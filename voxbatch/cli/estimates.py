@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Protocol
@@ -15,11 +16,14 @@ from voxbatch.engines import ENGINES
 from voxbatch.engines.choice import AUTO
 from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.engines.known_models import engines_of, find
+from voxbatch.errors import CheckpointError
+from voxbatch.output.run_file import read
 from voxbatch.prices import MEASURED_GPU, cheapest
 from voxbatch.runner.forecast import RunEstimate, calculate_speed, estimate_run
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.workload import Workload, measure_workload
 from voxbatch.safe_text import counted, escape_controls
+from voxbatch.storage import is_remote
 
 
 def print_plan(config: Config) -> None:
@@ -41,7 +45,21 @@ def print_plan(config: Config) -> None:
     prices = [estimate.usd for estimate in passes if estimate.usd is not None]
     if 1 < len(passes) == len(prices):
         click.echo(f"\nboth     about ${sum(prices):,.2f}")
-    click.echo(escape_controls(f"outputs  {config.out}"))
+    other = "" if passes[0].before else _other_model(config, passes[0].model)
+    click.echo(escape_controls(f"outputs  {config.out}{other}"))
+
+
+def _other_model(config: Config, model: str) -> str:
+    """Return that a local OUT has a run of another model, which refuses this one; "" if it has none. A plan needs no
+    access to a bucket."""
+    run = None
+    if not (config.overwrite or is_remote(config.out)):
+        with contextlib.suppress(CheckpointError):  # the run reports it
+            run = read(config.stores.out(config.out))
+    own = run.identity.get("model", model) if run else model
+    if own == model or (find(own) is not None and find(own) == find(model)):
+        return ""
+    return f", which holds another run (model was {own}): give another OUT by -o"
 
 
 def _engine_elsewhere(config: Config) -> str | None:

@@ -28,7 +28,6 @@ from voxbatch.cli.options import (
 from voxbatch.config import FORMATS, Config, RunOptions
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log, is_json
-from voxbatch.output.layout import RUN_FILE
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
 from voxbatch.storage import is_remote
@@ -214,8 +213,11 @@ def _is_collected() -> bool:
 
 
 def _with_formats(options: RunOptions, out: str, formats: tuple[str, ...]) -> RunOptions:
-    """Return the options with these formats if there are some, unless they continue a run, which has its own."""
-    if not formats or (not options.overwrite and options.stores.out(out).exists(RUN_FILE)):
+    """Return the options with these formats if there are some, unless they continue a run, whose first list has its
+    own."""
+    from voxbatch.output import run_file
+
+    if not formats or (not options.overwrite and run_file.read(options.stores.out(out)) is not None):
         return options
     return replace(options, formats=formats)
 

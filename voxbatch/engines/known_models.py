@@ -89,6 +89,8 @@ OTHER_NAMES = {
     "large": "large-v3",
 }
 """Other short names, by which faster-whisper knows a model."""
+_OTHER_PROGRAMS = re.compile(r"^(openai-|faster-|ggml-|whisper-)+|(-q\d\w*)?\.(bin|pt|gguf)$")
+"""What other programs write around the names of Whisper models: "ggml-large-v3-q5_0.bin" → "large-v3"."""
 
 
 def is_trained_to_translate(name: str) -> bool:
@@ -138,8 +140,11 @@ def unknown_name(name: str, engine: str | None = None) -> ConfigError:
     models = [model for model in KNOWN_MODELS if engine in (None, model.engine)]
     names = {model.name.rpartition("/")[2].lower(): model.name for model in models}
     names |= {other: other for other in OTHER_NAMES}
-    close = difflib.get_close_matches(name.lower(), names, n=1)
+    plain = _OTHER_PROGRAMS.sub("", name.lower())
+    close = [plain] if plain in names else difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"did you mean {names[close[0]]}? " if close else ""
+    if name in ("fast", "balanced", "best"):
+        hint = f"a model is chosen by --quality {name}; "
     return ConfigError(
         f"--model {name}: there is no such folder and no model of this name; {hint}`voxbatch models` lists the names; "
         "other models are given as a folder, or as OWNER/NAME of the hub"

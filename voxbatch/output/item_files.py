@@ -5,10 +5,12 @@ They are a part of the config that a list and summary.json hold, not of a run's 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from voxbatch.errors import CheckpointError
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS, CueLimits
 from voxbatch.output.layout import list_name
 from voxbatch.output.products import Products
@@ -29,17 +31,24 @@ def given_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def latest_config(store: Store, run: Run) -> Mapping[str, Any]:
-    """Return the config of the latest merge of a run, with what its latest list gives if that was not merged yet.
+    """Return the config of the latest merge of a run, with what the lists after it give: a run may be stopped, and get
+    another list, before it merges.
 
     Raises:
-        CheckpointError: the list is damaged.
+        CheckpointError: the latest list is damaged.
     """
     summary = read_whole_summary(store)
     merged = summary.facts.config if summary is not None and summary.key == run.key else {}
-    if summary is not None and merged and summary.list == run.list_number:
+    first = summary.list if summary is not None and merged else 0
+    if first == run.list_number:
         return merged
+    given: dict[str, Any] = {}
+    for number in range(first + 1, run.list_number):
+        name = list_name(number, run.generation)
+        with contextlib.suppress(CheckpointError):  # nothing else of an earlier list is needed
+            given |= given_settings(read_list(store, name, run.key).facts.config) if store.exists(name) else {}
     listed = read_list(store, list_name(run.list_number, run.generation), run.key).facts.config
-    return {**listed, **merged, **given_settings(listed)}
+    return {**listed, **merged, **given, **given_settings(listed)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,12 +98,14 @@ def correct(
             aligner = Aligner(engine, model, run.identity.get("audio_stream"), stores)
             summary = take_in(store, run, changes, aligner, log)
             write_videos(store, None, log)
-            print_outcome(summary, out, stores)
+            print_outcome(summary, out, stores, is_unchanged=not changes.taken)
 
 
 def _lines(changes: TextChanges, is_dry: bool) -> Iterator[str]:
     """Yield the lines about the changes for people; those before they are taken in have the changed words."""
     yield f"{counted(len(changes.taken), 'item')} {'to correct' if is_dry else 'corrected'}"
+    if not (changes.taken or changes.untaken):
+        yield "no file has a change that is new; edit a subtitle or a text of OUT, save it, and run again"
     for taken in changes.taken[:SHOWN]:
         num_changes, excerpts = taken.draft.num_changes, [*taken.draft.excerpts()] if is_dry else []
         facts = [counted(num_changes, "change")] if num_changes else []

@@ -160,18 +160,22 @@ def _ids(store: Store, run: Run, headers: Mapping[str, PartHeader], names: Seque
         known.update(keys[are_among(keys, map(_key, names)), 0].tolist())
     ids = dict.fromkeys(name for name in names if _key(name) in known)
     places = {name if is_remote(name) else os.path.abspath(name): name for name in names if name not in ids}
-    unmatched = set(places)
+    unmatched, near = set(places), dict[str, None]()
+    files = set(map(os.path.basename, places))
     for part in headers if places else ():
         for _, item in _items(store, run, part):
             if item.audio_filepath in places:
                 ids[item.id] = None
                 unmatched.discard(item.audio_filepath)
+            elif not files.isdisjoint((file := os.path.basename(item.id), os.path.splitext(file)[0])):
+                near[item.id] = None
     if unmatched:
         shown = ", ".join(places[place] for place in sorted(unmatched)[:SHOWN_IDS])
         more = ", …" if len(unmatched) > SHOWN_IDS else ""
+        meant = f"; did you mean {' or '.join(map(shlex.quote, [*near][:SHOWN_IDS]))}?" if near else ""
         raise ConfigError(
             f"{store.place} has no item {shown}{more}; nothing was changed. Give the `id` of a line of "
-            f"{run.transcripts} or {FAILURES}, or its `audio_filepath`"
+            f"{run.transcripts} or {FAILURES}, or its `audio_filepath`{meant}"
         )
     return [*ids]
 
