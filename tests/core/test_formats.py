@@ -552,6 +552,37 @@ def test_vtt_words_match_a_hand_written_file() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "second", "third"),
+    [
+        (0, 3, "1", "2"),  # as it was heard
+        (2, 5, "3", "4"),  # later
+        (0.3, 3.3, "1", "2"),  # most words are still in it
+        (7, 10, "8", "9"),  # where nothing was said
+    ],
+)
+def test_words_move_with_a_cue_that_a_person_has_moved(start: float, end: float, second: str, third: str) -> None:
+    """The times of the words of a cue that was shifted are shifted with it, so that they keep their rhythm."""
+    words = (Word("We", 0, 0.9), Word(" all", 1, 1.9), Word(" sing", 2, 3))
+    cue = Segment("We all sing", start, end)
+    text = written("vtt-words", "x", Transcript("We all sing", words, subtitles=(cue,)))
+    times = re.findall(r"<00:00:0([\d.]+)>", text)
+    assert [f"{float(time):g}" for time in times] == [second, third]
+
+
+@pytest.mark.parametrize(("start", "end"), [(9, 14), (10.5, 13.5), (10.5, 12.4), (10.8, 13.2)])
+def test_words_stay_in_a_cue_that_was_only_made_longer_or_shorter(start: float, end: float) -> None:
+    words = (Word("We", 10.6, 10.9), Word(" all", 11, 11.9), Word(" sing", 12, 13.2))
+    text = written("vtt-words", "x", Transcript("We all sing", words, subtitles=(Segment("We all sing", start, end),)))
+    assert re.findall(r"<00:00:([\d.]+)>", text) == ["11.000", "12.000"]
+
+
+def test_words_move_to_an_earlier_cue() -> None:
+    words = (Word("We", 10.6, 10.9), Word(" all", 11, 11.9), Word(" sing", 12, 13.2))
+    text = written("vtt-words", "x", Transcript("We all sing", words, subtitles=(Segment("We all sing", 8.6, 11.2),)))
+    assert re.findall(r"<00:00:([\d.]+)>", text) == ["09.000", "10.000"]
+
+
 @pytest.mark.slow
 @given(transcripts())
 def test_vtt_words_have_the_text_of_vtt(transcript: Transcript) -> None:

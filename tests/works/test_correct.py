@@ -282,7 +282,7 @@ def test_a_corrected_text_keeps_the_cues_of_a_person(out: Path, voxbatch: Voxbat
 def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, form: str) -> None:
     """Cues that a person has divided, joined or shifted in one format are those of all formats, with their lines, also
     in the files of a later merge and after a text is corrected in another one. The words keep the times of the
-    audio."""
+    audio, and those of vtt-words follow a cue that most of them are outside of."""
     assert (
         voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml", "--max-line", "10", "--max-lines", "1").returncode
         == 0
@@ -319,7 +319,7 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     corrected = [(start, end, text.replace("w1", "one")) for start, end, text in expected]
     assert [cues(name) for name in ("srt", "vtt", "ass", "ttml") if name != form] == [corrected] * 3
     assert cues(form) == expected
-    assert "</c>\n<00:00:01.500><c>w3</c>\n" in (out / "vtt-words" / "a.vtt").read_text()
+    assert re.search(r"</c>\n<00:00:02\.41\d><c>w3</c>\n", (out / "vtt-words" / "a.vtt").read_text())
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
 
 

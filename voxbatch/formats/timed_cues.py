@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from voxbatch.formats import DEFAULT_LIMITS, CueLimits
 from voxbatch.formats.cues import Cue, LinePiece, pieces_of, split_into_cues
 from voxbatch.formats.document import complete_sources, visible_text, without_control_characters
-from voxbatch.records import Transcript
+from voxbatch.records import Segment, Transcript
 
 
 def cues_of(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, has_labels: bool = False) -> list[Cue]:
@@ -33,4 +34,17 @@ def _timed_by_a_person(transcript: Transcript, has_labels: bool) -> Iterator[Cue
             lines[0] = f"{subtitle.speaker}: {lines[0]}"
         speaker = subtitle.speaker
         times = round(subtitle.start * 1000), round(subtitle.end * 1000)
-        yield Cue(*times, tuple(lines), tuple(tuple(line) for line in words if line), speaker)
+        shift = _shift(subtitle, [piece for line in words for piece in line])
+        moved = (
+            tuple(replace(piece, start=piece.start + shift, end=piece.end + shift) for piece in line)
+            for line in words
+            if line
+        )
+        yield Cue(*times, tuple(lines), tuple(moved), speaker)
+
+
+def _shift(subtitle: Segment, pieces: Sequence[LinePiece]) -> float:
+    """Return the seconds by which words follow a subtitle that a person has moved away from most of them, so that the
+    first begins with it. 0 for a subtitle that was only made longer or shorter."""
+    is_inside = [subtitle.start <= (piece.start + piece.end) / 2 < subtitle.end for piece in pieces]
+    return subtitle.start - pieces[0].start if sum(is_inside) * 2 < len(pieces) else 0.0
