@@ -313,7 +313,7 @@ def test_errors_are_those_of_the_command(manifest: ManifestWriter, recording: Re
     with pytest.raises(vb.RunMismatchError, match="done"):
         vb.run(path, tmp_path / "done", engine="scripted", language="de")
     with pytest.raises(vb.UsageError, match="there is no run here"):
-        list(vb.read_results(tmp_path / "nothing"))
+        vb.read_results(tmp_path / "nothing")
     with pytest.raises(vb.UsageError, match="nothing does not exist"):
         vb.score(tmp_path / "nothing")
 

@@ -1066,6 +1066,8 @@ def test_a_corrected_file_alone_names_its_run(voxbatch: Voxbatch, recording: Rec
     refused = voxbatch("correct", "elsewhere/alone.srt")
     told = "elsewhere/alone.srt is a file, and no run is near it; give the OUT of its run first: voxbatch correct OUT "
     assert (refused.returncode, f"{told}elsewhere/alone.srt" in refused.stderr) == (2, True), refused.stderr
+    refused = voxbatch("correct", "nothing.srt")
+    assert (refused.returncode, "there is no file nothing.srt; give" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_another_model_is_compared_with_what_a_person_has_corrected(

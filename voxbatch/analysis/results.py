@@ -90,14 +90,14 @@ class ResultReader:
 
 
 def read_results(store: Store) -> Iterator[Result]:
-    """Yield the results of the run in OUT that are committed so far.
+    """Return an iterator over the results of the run in OUT that are committed so far.
 
     Raises:
-        UsageError: there is no run in OUT.
+        UsageError: there is no run in OUT. This is told at once.
         CheckpointError: run.json or a part is damaged.
         StorageError: OUT cannot be read.
     """
     run = run_file.read(store)
     if run is None:
         raise UsageError(f"{store.place}: there is no run here; give the folder of the outputs of a run")
-    yield from ResultReader(store, run).new_results()
+    return ResultReader(store, run).new_results()

@@ -244,14 +244,14 @@ def run(
 
 @with_keywords(StoreKeywords)
 def read_results(out: str | os.PathLike[str], **options: Unpack[StoreKeywords]) -> Iterator[Result]:
-    """Yield the results of a run that are committed so far, in the order of the parts.
+    """Return an iterator over the results of a run that are committed so far, in the order of the parts.
 
     Args:
         out: folder of the outputs, a path or an address.
         options: those for access to a bucket, such as `anonymous`.
 
     Raises:
-        UsageError: there is no run in OUT.
+        UsageError: there is no run in OUT. This is told at once.
         RunError: OUT cannot be read, or it is damaged.
     """
     stores = run_options(options, StoreKeywords).stores

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from voxbatch.cli.options import FolderOrAddress, option, store_options
+from voxbatch.formats import WRITERS
 from voxbatch.log import Log
 from voxbatch.manifest.recording_path import is_recording
 from voxbatch.output.layout import RUN_FILE
@@ -20,11 +21,19 @@ if TYPE_CHECKING:
     from voxbatch.works.correct.taking import TextChanges
 
 
+_SUFFIXES = frozenset(f".{writer.beside.rpartition('.')[2]}" for writer in WRITERS.values())
+"""Extensions of the files that a run writes for an item."""
+
+
 class _Out(FolderOrAddress):
     """An OUT, or a local file that a person has corrected, whose OUT is found."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Take a file whose run is near, and say of others how their OUT is given."""
+        if isinstance(value, str) and os.path.splitext(value)[1] in _SUFFIXES and not os.path.lexists(value):
+            self.fail(
+                f"there is no file {value}; give a file that you have corrected, or the OUT of its run", param, ctx
+            )
         if not isinstance(value, str) or not os.path.isfile(value) or is_recording(value):
             return super().convert(value, param, ctx)
         if not _out_of(value):
