@@ -197,7 +197,7 @@ def test_an_earlier_text_of_an_item_is_forgotten(out: Path, voxbatch: Voxbatch, 
 
 
 def test_the_files_of_other_items_get_their_names(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """Without talk.flac, the files of talk.wav are named talk. Its file that somebody has changed is not lost."""
+    """The files of talk.wav are named talk without talk.flac. Its file that somebody has changed is not lost."""
     for name in ("talk.wav", "talk.flac"):
         recording(f"talks/{name}", 1.2)
     run_of_talks(voxbatch)

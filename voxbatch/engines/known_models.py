@@ -90,7 +90,7 @@ OTHER_NAMES = {
 }
 """Other short names, by which faster-whisper knows a model."""
 _OTHER_PROGRAMS = re.compile(r"^(openai-|faster-|ggml-|whisper-)+|(-q\d\w*)?\.(bin|pt|gguf)$")
-"""What other programs write around the names of Whisper models: "ggml-large-v3-q5_0.bin" → "large-v3"."""
+"""Affixes that other programs write around the names of Whisper models: "ggml-large-v3-q5_0.bin" → "large-v3"."""
 
 
 def is_trained_to_translate(name: str) -> bool:

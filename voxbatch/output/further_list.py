@@ -67,7 +67,7 @@ class Plan:
     last_list: int
     """Highest number of a list that a part has."""
     is_done: NDArray[np.bool_]
-    """Whether each item of the manifest is finished."""
+    """True for each item of the manifest that is finished."""
 
 
 _TRANSCRIPT, _FAILURE, _RETRIED = 0, 1, 2
