@@ -653,7 +653,7 @@ def test_the_copy_button_covers_no_letter_of_a_command(site: Path, page: Browser
 def test_a_percentage_stays_on_one_line(site: Path) -> None:
     """No line ends between a number and its sign; in code the space stays as it was typed."""
     text = (site / "confidence.html").read_text()
-    assert "8.7&nbsp;%" in text
+    assert "6.4&nbsp;%" in text
     assert not re.search(r"\d %(?![^<]*</code>)", text.partition("<article")[2].partition("</article>")[0])
 
 
