@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from voxbatch.errors import CheckpointError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.output.latency import Latency
 from voxbatch.output.layout import (
     FIRST,
@@ -91,9 +92,9 @@ class Checkpoint:
             self._mark_done(kinds)
 
     def _read_kinds(self, name: str) -> dict[int, str]:
-        """Return the kind of each entry of a part, by Item.index: "forgotten" is a kind of its own here."""
+        """Return the kind of each entry of a part, by Item.index. Forgotten items have a kind of their own here."""
         entries = self._list.read_part(name)
-        return {entry.index: "forgotten" if is_forgotten(self.store, entry) else entry.kind for entry in entries}
+        return {e.index: FailureKind.FORGOTTEN if is_forgotten(self.store, e) else e.kind for e in entries}
 
     def _mark_done(self, kinds: Mapping[int, str]) -> None:
         for index, kind in kinds.items():

@@ -182,8 +182,7 @@ def overlaid(store: Store, entries: Iterable[PartEntry], corrections: Iterator[P
     for entry in entries:
         while following is not None and following.index < entry.index:
             following = next(corrections, None)
-        kinds = {entry.kind, following.kind} if following and following.index == entry.index else {""}
-        if following is not None and kinds == {"transcript"}:
+        if following is not None and following.index == entry.index and entry.kind == following.kind == "transcript":
             yield combined(store, entry, following)
         else:
             yield entry
