@@ -159,8 +159,9 @@ def test_the_lease_of_a_process_that_came_meanwhile_stays(
 
     def read_and_come(place: str) -> bytes | None:
         content = read(place)
-        monkeypatch.undo()
-        store.write(name, [json.dumps(asdict(living)).encode()])
+        if place == name:
+            monkeypatch.undo()
+            store.write(name, [json.dumps(asdict(living)).encode()])
         return content
 
     monkeypatch.setattr(store, "read", read_and_come)

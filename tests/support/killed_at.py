@@ -45,18 +45,20 @@ def _count_calls(kind: Any, name: str, changes: itertools.count[int], wanted: in
 
 def install_stop(name: str) -> None:
     """Stop this process after it has created or written a file for the first time."""
+    names = [name]
     for store in (LocalStore, BucketStore):
         for method in ("create", "write"):
-            _stop_after(store, method, name)
+            _stop_after(store, method, names)
 
 
-def _stop_after(kind: Any, name: str, file: str) -> None:
-    """Replace a method by one that stops after a call for a file."""
+def _stop_after(kind: Any, name: str, files: list[str]) -> None:
+    """Replace a method by one that stops after a call for a file, which is then removed from the files."""
     method = getattr(kind, name)
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         result = method(self, *arguments, **options)
-        if arguments[0] == file:
+        if arguments[0] in files:
+            files.clear()
             os.kill(os.getpid(), signal.SIGSTOP)
         return result
 

@@ -14,9 +14,11 @@ import pytest
 import servers
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch
 from holds import Hold
+from waits import until
 
 from voxbatch.analysis.find.index import index_path
 from voxbatch.output.verify import verify
+from voxbatch.process.hang_detector import is_stopped
 from voxbatch.storage import Store, Stores
 
 ENGINE = ("--engine", "scripted", "--log-format", "text", "-q")
@@ -157,6 +159,90 @@ def test_killed_at_every_step(
         number += stride
     assert code == 0
     assert number > 20
+
+
+@pytest.fixture
+def stopped(start: Starter) -> Callable[..., Any]:
+    """Return a function that starts a command, and waits until it is stopped after it has written a file of OUT."""
+
+    def stop(file: str, *command: str) -> Any:
+        process = start(*command, env={killed_at.STOPPED_AT: file})
+        until(lambda: is_stopped(process.pid), process=process)
+        return process
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("place_of_copies", "command"),
+    [
+        ("local", ("merge", "--max-line", "20")),
+        ("local", ("correct", "--drop")),
+        ("google", ("correct", "--engine", "none")),
+        pytest.param("amazon", ("merge", "--max-line", "20"), marks=pytest.mark.long),
+    ],
+    indirect=["place_of_copies"],
+)
+def test_no_command_writes_an_item_back(
+    out: Path,
+    voxbatch: Voxbatch,
+    stopped: Callable[..., Any],
+    place_of_copies: Callable[[str], str],
+    command: tuple[str, ...],
+) -> None:
+    """While a merge has read the items and not written all of them, `forget` is refused, and says what holds OUT and
+    how to go on. After its end nothing of the item is left."""
+    text = out / "srt" / "b.srt"
+    text.write_text(text.read_text().replace("w1", "other"))
+    store = Stores().out(place_of_copies("copied/out"))
+    for path in out.rglob("*"):
+        if path.is_file():
+            store.create(str(path.relative_to(out)), [path.read_bytes()])
+    name, *options = command
+    process = stopped("vtt/b.vtt", name, store.place, *options)
+    refused = voxbatch("forget", store.place, "calls/anna.wav")
+    process.send_signal(signal.SIGCONT)
+    messages = process.communicate(timeout=200)
+    assert process.returncode == 0, messages
+    assert refused.returncode == 1, refused.stdout
+    assert f": `voxbatch {name}` works on this run, pid {process.pid} on " in refused.stderr
+    assert f"Wait for its end, or stop it with `kill {process.pid}`, and run again" in refused.stderr
+    assert voxbatch("correct", store.place, "--drop").returncode == 0
+    assert voxbatch("forget", store.place, "calls/anna.wav").returncode == 0
+    assert leaks(store) == []
+    assert verify(store) == []
+
+
+def test_nothing_is_written_while_an_item_is_forgotten(
+    out: Path, voxbatch: Voxbatch, stopped: Callable[..., Any]
+) -> None:
+    """Beside `forget`, the commands that write into OUT are refused, and so is a task of a run that shares OUT."""
+    (part,) = (name for name in leaks(out) if "/part-" in name)
+    process = stopped(part, "forget", "out", "calls/anna.wav")
+    task = ("run", "talks", "-o", "out", *ENGINE, "--shard")
+    for command in (("merge", "out"), ("correct", "out"), (*task, "0/1"), (*task, "0/2"), (*task, "1/2")):
+        refused = voxbatch(*command)
+        assert refused.returncode == 1, (command, refused.stdout)
+        assert f"`voxbatch forget` works on this run, pid {process.pid} on " in refused.stderr
+    assert voxbatch("correct", "out", "--dry-run").returncode == 0
+    assert voxbatch("status", "out").returncode == 0
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(timeout=200) == 0
+    assert leaks(out) == []
+    assert verify(Stores().out(str(out))) == []
+
+
+def test_a_page_of_before_is_not_written(out: Path, voxbatch: Voxbatch, stopped: Callable[..., Any]) -> None:
+    """A page that was made before an item was forgotten is refused, and the next one does not have it."""
+    number = max(int(path.stem) for path in (out / "digests").iterdir())
+    process = stopped(f"digests/{number + 1:05d}.bin", "report", "out", "--by", "lang")
+    assert voxbatch("forget", "out", "calls/anna.wav").returncode == 0
+    process.send_signal(signal.SIGCONT)
+    _, messages = process.communicate(timeout=200)
+    assert (process.returncode, "an item was forgotten while the page was made" in messages) == (1, True), messages
+    assert leaks(out) == []
+    assert voxbatch("report", "out", "--by", "lang").returncode == 0
+    assert leaks(out) == []
 
 
 def test_no_further_run_brings_an_item_back(out: Path, voxbatch: Voxbatch, recording: Recorder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,13 +13,16 @@ from voxbatch import __version__
 from voxbatch.analysis import open_target
 from voxbatch.analysis.pairs import Pair, read_pairs
 from voxbatch.analysis.score import NO_REFERENCE
-from voxbatch.errors import BadLine, ConfigError, ManifestError
+from voxbatch.errors import BadLine, ConfigError, InUseError, ManifestError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
-from voxbatch.output.layout import REPORT
+from voxbatch.output.layout import REPORT, part_names
+from voxbatch.output.lists import ANY_LINE
 from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.parts import read_headers
 from voxbatch.output.report import may_replace, render_report
+from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import read_summary
 from voxbatch.report import Report, RunTitle
@@ -36,6 +39,7 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
     Raises:
         ConfigError: no run was started there, or somebody has changed the page of OUT.
         CheckpointError: run.json or a part is damaged.
+        InUseError: an item was forgotten meanwhile.
         StorageError: OUT cannot be read, or the page cannot be written.
     """
     target, name = open_target(place, stores, alternative="choose another file with -o")
@@ -43,13 +47,28 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
     summary = read_summary(store)
     if summary is not None and not summary.is_of(run):
         summary = None  # an earlier run or list wrote it
+    num_forgotten = _num_forgotten(store, run)
     page = render_report(store, run, summary, keys, target.place)
     if (target.place, name) == (store.place, REPORT):
         own = OwnFiles(store, summary.digests if summary else 0)
         if not may_replace(own, store.read(REPORT), page):
             raise ConfigError(f"{redacted(place)} was changed by somebody, and stays as it is: give -o FILE")
         own.record([(REPORT, sha256(page))])
-    target.write(name, [page])
+    target.write(name, _unless_forgotten(store, run, page, num_forgotten))
+
+
+def _num_forgotten(store: Store, run: Run) -> int:
+    """Return the number of entries of forgotten items in the parts."""
+    headers = read_headers(store, part_names(store, run.generation), run.key)
+    return sum(int((header.item_keys[:, 1] == ANY_LINE).sum()) for header in headers)
+
+
+def _unless_forgotten(store: Store, run: Run, page: bytes, num_forgotten: int) -> Iterator[bytes]:
+    """Yield a page. No lease keeps `voxbatch forget` out meanwhile, because a page is also written during a run. A page
+    that is written before `forget` has written the parts is deleted by it afterwards."""
+    yield page
+    if _num_forgotten(store, run) != num_forgotten:
+        raise InUseError(f"{store.place}: an item was forgotten while the page was made, which still has it: run again")
 
 
 def write_file_report(

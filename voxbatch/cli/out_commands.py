@@ -176,13 +176,16 @@ def merge(
     from voxbatch.cli.outcome import print_outcome
     from voxbatch.cli.session import EXIT_SOME_FAILED, write_copies
     from voxbatch.output.merge_again import merge_again
+    from voxbatch.output.ownership import existing_run
 
     check_formats(formats)
     values = {"formats": formats or None, "beside": beside, "report": report, **checked_limits(limits)}
     changes = {name: value for name, value in values.items() if value is not None}
-    summary = merge_again(stores.out(out, COPIED_OUT), changes, Log(), stores, calibration)
-    if videos or any(limit is not None for limit in limits.values()):
-        write_copies(out, stores, videos, Log())
+    store, log = stores.out(out, COPIED_OUT), Log()
+    with existing_run(store, "merge", log):
+        summary = merge_again(store, changes, log, stores, calibration)
+        if videos or any(limit is not None for limit in limits.values()):
+            write_copies(out, stores, videos, log)
     print_outcome(summary, out, stores)
     sys.exit(EXIT_SOME_FAILED if summary.failed_in_work else 0)
 

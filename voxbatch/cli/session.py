@@ -28,6 +28,7 @@ from voxbatch.errors import (
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.output.layout import FAILURES
+from voxbatch.output.lease import work_on
 from voxbatch.platforms.tasks import write_exit_message
 from voxbatch.process import streams
 from voxbatch.process.limits import raise_open_files
@@ -106,7 +107,8 @@ def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending, sh
             wants_estimates = not ending.quiet
             finished = runner.run(config, log, observe, stop, None, wants_estimates, shares_out)
         if ending.videos and finished.summary is not None:
-            write_copies(config.out, config.stores, ending.videos, log)
+            with work_on(config.stores.out(config.out), config.shard, config.shards, is_alone=False, log=log):
+                write_copies(config.out, config.stores, ending.videos, log)
         return report(config, finished, log, ending)
     except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -3,9 +3,12 @@ by accident.
 
     parts/lease-00003-of-00016.json    the process that works on shard 3 of 16: {"worker": "node7:4711:0123abcd", …}
 
-A lease only saves work. It may be wrong, because clocks differ. Then two workers perform one run, and the checkpoint
-ensures that no item is committed twice. A worker that was suspended, or whose request arrives late, neither renews nor
-releases the lease of its successor.
+The lease of a run only saves work. It may be wrong, because clocks differ. Then two workers perform one run, and the
+checkpoint ensures that no item is committed twice. A worker that was suspended, or whose request arrives late, neither
+renews nor releases the lease of its successor.
+
+A command that changes what is committed or merged, such as forget, holds the lease of shard 0 of 1 and shares OUT with
+nobody, also not with tasks: otherwise a merge may write what it has read before forget erased it.
 
 A holder on this machine is known by its process id: after a kill the next start does not wait. One on another machine
 is known by its heartbeats: the next start waits until the lease is renewed, or has not been for a while.
@@ -87,12 +90,17 @@ class Lease:
     lease."""
     ticks: int = 0
     """See `_started_ticks`."""
+    command: str = ""
+    """The command that shares OUT with nobody, such as "forget". Empty for a run."""
 
     @classmethod
-    def of_run(cls) -> Lease:
-        """Return a new lease of a run in this process."""
+    def of_run(cls, command: str = "") -> Lease:
+        """Return a new lease of a run, or of another command, in this process."""
         now, ticks = time.time(), _started_ticks(os.getpid())
-        return cls(worker=new_worker(), at=now, good_for_s=VALID_S, since=now, processes=_processes(), ticks=ticks)
+        worker, processes = new_worker(), _processes()
+        return cls(
+            worker=worker, at=now, good_for_s=VALID_S, since=now, processes=processes, ticks=ticks, command=command
+        )
 
     @property
     def host(self) -> str:
@@ -203,46 +211,52 @@ def _content(lease: Lease) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def work_on(store: Store, shard: int, shards: int, is_alone: bool, log: Log) -> Iterator[None]:
+def work_on(store: Store, shard: int, shards: int, is_alone: bool, log: Log, command: str = "") -> Iterator[None]:
     """Hold the lease on a shard inside the context. A store that does not permit to replace or delete an object is no
     obstacle.
 
     Args:
         is_alone: no other process may work on OUT. Tasks of one job share it instead.
+        command: see `Lease`; such a command is alone.
 
     Raises:
-        InUseError: another process works on OUT, and this one is to be alone.
+        InUseError: another process works on OUT, and this one or the other one is to be alone.
     """
-    name, lease = lease_name(shard, shards), Lease.of_run()
-    if is_alone:
-        for other_name in lease_names(store):
-            _refuse_living(store, other_name, log)
+    name, of_all, lease = lease_name(shard, shards), lease_name(0, 1), Lease.of_run(command)
+    if name == of_all:
+        _refuse_living(store, name, lease, is_alone, log)
     other = None
     with contextlib.suppress(StorageError):
         other = acquire(store, name, lease)
-        if other is not None and not is_alone:
+        if other is not None and not (is_alone or other.command):
             store.write(name, _content(lease), durable=False)
-    if other is not None and is_alone:  # it came in the same moment
-        raise _in_use(store, other)
+    if other is not None and (is_alone or other.command):  # it came in the same moment
+        raise _in_use(store, other, lease)
     with hold(store, name, lease):
+        # After the lease is acquired: of two processes that come in the same moment, one sees the other at least.
+        for other_name in lease_names(store) if is_alone else [of_all]:
+            if other_name != name:
+                _refuse_living(store, other_name, lease, is_alone, log)
         yield
 
 
-def _refuse_living(store: Store, name: str, log: Log) -> None:
-    """Refuse to work beside the holder of a lease. Watch one on another machine, which may have been killed. Delete the
-    lease of a dead one."""
+def _refuse_living(store: Store, name: str, own: Lease, is_alone: bool, log: Log) -> None:
+    """Refuse to work beside the holder of a lease, if one of the two is to be alone. Watch a lease of another machine,
+    whose holder may have been killed. Delete the lease of a dead one."""
     lease = read_lease(store, name)
+    if lease is not None and not (is_alone or lease.command):
+        return
     if lease is not None and lease.is_local:
         if lease.is_valid:
-            raise _in_use(store, lease)
+            raise _in_use(store, lease, own)
     elif lease is not None:
         log.warning("lease", text=f"a process may work on {store.place}: {lease}; waiting for its next heartbeat")
-        _refuse_renewed(store, name, lease)
+        _refuse_renewed(store, name, lease, own)
     with contextlib.suppress(StorageError):
         store.delete(name, lambda: _check_holder(store, name, lease))
 
 
-def _refuse_renewed(store: Store, name: str, seen: Lease) -> None:
+def _refuse_renewed(store: Store, name: str, seen: Lease, own: Lease) -> None:
     """Refuse to work beside a holder that renews its lease. Return after its time has passed, by the clock of this
     machine. That of the holder may be another one: so at least one renewal is waited for, and not the whole time of a
     lease that is too old."""
@@ -256,14 +270,21 @@ def _refuse_renewed(store: Store, name: str, seen: Lease) -> None:
         if present is None:
             return
         if present != seen:
-            raise _in_use(store, present)
+            raise _in_use(store, present, own)
 
 
-def _in_use(store: Store, lease: Lease) -> InUseError:
-    """Return the error of a process that would work beside the holder of a lease."""
+def _in_use(store: Store, lease: Lease, own: Lease) -> InUseError:
+    """Return the error of a process, with its own lease, that would work beside the holder of a lease."""
     stop = f"stop it with `kill {lease.pid}`" if lease.is_local else f"stop it on {lease.host}"
+    if lease.command:
+        return InUseError(
+            f"{store.place}: `voxbatch {lease.command}` works on this run, {lease}, and shares it with no process. "
+            f"Wait for its end, or {stop}, and run again"
+        )
+    reason, shared = "a second one would do the same work again", "; to divide a run, give each process its --shard I/N"
+    if own.command:
+        reason, shared = f"`voxbatch {own.command}` shares it with no process", ""
     return InUseError(
-        f"{store.place}: another process works on this run, {lease}; a second one would do the same work again. Wait "
-        f"for its end (`voxbatch status {shlex.quote(store.place)}` shows how far it is), or {stop} and run again; to "
-        "divide a run, give each process its --shard I/N"
+        f"{store.place}: another process works on this run, {lease}; {reason}. Wait for its end (`voxbatch status "
+        f"{shlex.quote(store.place)}` shows how far it is), or {stop} and run again{shared}"
     )

@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterable, Iterator
 
 from voxbatch.errors import CheckpointError, RunError, StorageError, TakenOverError
+from voxbatch.log import Log
 from voxbatch.output.layout import RUN_FILE, list_name
-from voxbatch.output.run_file import Run, read_file
+from voxbatch.output.lease import work_on
+from voxbatch.output.run_file import Run, read_existing, read_file
 from voxbatch.storage import Store
 
 CHECK_INTERVAL_S = 0.2
@@ -104,3 +106,21 @@ def takeover_explained(store: Store, run: Run) -> Iterator[None]:
         with contextlib.suppress(StorageError, CheckpointError):  # then nothing is known about the owner
             Ownership(store, run).check()
         raise
+
+
+@contextlib.contextmanager
+def existing_run(store: Store, command: str, log: Log) -> Iterator[Run]:
+    """Yield the run in OUT. No other process works on it inside the context.
+
+    Args:
+        command: the command that changes OUT, such as "forget". "" if it changes nothing: then others may.
+
+    Raises:
+        ConfigError, CheckpointError: see `read_existing`.
+        InUseError: another process works on OUT.
+        TakenOverError: see `takeover_explained`.
+    """
+    run = read_existing(store)
+    alone = work_on(store, 0, 1, is_alone=True, log=log, command=command) if command else contextlib.nullcontext()
+    with takeover_explained(store, run), alone:
+        yield run

@@ -85,8 +85,7 @@ def correct(
     """
     from voxbatch.analysis.videos import write_videos
     from voxbatch.cli.outcome import print_outcome
-    from voxbatch.output import run_file
-    from voxbatch.output.ownership import takeover_explained
+    from voxbatch.output.ownership import existing_run
     from voxbatch.works.correct.dropping import drop as drop_changes
     from voxbatch.works.correct.taking import find_changes, take_in
     from voxbatch.works.correct.times import Aligner
@@ -94,8 +93,7 @@ def correct(
     if out_of_file := os.path.isfile(out) and _out_of(out):
         out, files = out_of_file, (out, *files)
     store, log = stores.out(out, COPIED_OUT), Log()
-    run = run_file.read_existing(store)
-    with takeover_explained(store, run):
+    with existing_run(store, "" if dry_run and not drop else "correct", log) as run:
         if drop:
             print_outcome(drop_changes(store, run, stores, files, log), out, stores)
             return

@@ -40,23 +40,18 @@ def forget(out: str, ids: tuple[str, ...], dry_run: bool, stores: Stores) -> Non
     in a redacted copy.
     """
     from voxbatch.cli.outcome import print_outcome
-    from voxbatch.output import run_file
-    from voxbatch.output.lease import work_on
-    from voxbatch.output.ownership import takeover_explained
+    from voxbatch.output.ownership import existing_run
     from voxbatch.works.forget.erasing import erase
     from voxbatch.works.forget.traces import find
 
     names, store, log = [*_names(ids)], stores.out(out, COPIED_OUT), Log()
-    run = run_file.read_existing(store)
-    with takeover_explained(store, run):
+    with existing_run(store, "" if dry_run else "forget", log) as run:
+        traces = find(store, run, stores, names)
         if dry_run:
-            traces = find(store, run, stores, names)
             for line in (*_lines(traces, run), *_elsewhere(store, traces)):
                 click.echo(escape_controls(line))
             return
-        with work_on(store, 0, 1, is_alone=True, log=log):
-            traces = find(store, run, stores, names)
-            summary = erase(store, run, traces, stores, log)
+        summary = erase(store, run, traces, stores, log)
     click.echo(f"{counted(len(traces.ids), 'item')} forgotten")
     if summary is not None:
         print_outcome(summary, out, stores, shows_items=False)
