@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from conftest import ManifestWriter, Starter, Voxbatch
 from holds import Hold
 from outputs import owned
+from waits import Clock
 
-from voxbatch.analysis.status import read_status
+from voxbatch.analysis.status import StatusReader, read_status
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.layout import lease_name
+from voxbatch.output.lease import VALID_S, Lease
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Stores
 
 
@@ -74,6 +79,34 @@ def test_status_tells_the_living_from_the_dead(
     assert "no process works on it; the same command resumes the run" in voxbatch("status", "out").stdout
     assert voxbatch(*command).returncode == 0
     assert "work" not in voxbatch("status", "out").stdout
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_process_elsewhere_is_known_by_its_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, voxbatch: Voxbatch, hours: int
+) -> None:
+    """One look says that it judges by the clock of this machine. A reader that has seen two heartbeats of a machine
+    whose clock is wrong knows the process to be alive, and to be dead when none follows."""
+    store, clock = Stores().out(str(tmp_path / "out")), Clock()
+    owned(store)
+    monkeypatch.setattr("voxbatch.analysis.status.time.monotonic", clock.monotonic)
+    at = time.time() + hours * 3600
+    holder = replace(Lease.of_run(), worker="node7:4711:0123abcd", processes="another boot", since=at - 100)
+
+    def lives(at: float) -> tuple[bool, bool]:
+        store.write(lease_name(0, 1), [json_bytes(asdict(replace(holder, at=at)))])
+        (worker,) = reader.read().workers
+        return worker.lives, worker.by_clock
+
+    reader = StatusReader(store)
+    assert lives(at) == (False, True)
+    line = next(line for line in voxbatch("status", "out").stdout.splitlines() if "node7" in line)
+    assert line.startswith("probably not at work: pid 4711 on node7 since ")
+    assert line.endswith(" s ago by the clock of this machine; if it was killed, the same command resumes the run")
+    assert lives(at) == (False, True)
+    assert lives(at + 20) == (True, False)
+    clock.now += VALID_S + 1
+    assert lives(at + 20) == (False, False)
 
 
 def test_an_item_that_two_shardings_have_counts_once(tmp_path: Path) -> None:

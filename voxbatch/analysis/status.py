@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import SECOND, complete_name, lease_names, part_names, shard_of_lease
-from voxbatch.output.lease import read_lease
+from voxbatch.output.lease import Lease, read_lease
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, read_header
@@ -46,9 +47,12 @@ class WorkerStatus:
     since: float
     """Time at which it began, in seconds since 1970."""
     heartbeat: float
-    """Time of its last heartbeat, in seconds since 1970."""
+    """Time of its last heartbeat, in seconds since 1970, by the clock of its machine."""
     lives: bool
     """True if it is at work, as far as that is known: on another machine a killed process counts for a minute more."""
+    by_clock: bool = False
+    """True if it is on another machine, and `lives` is by the time of its last heartbeat and the clock of this machine,
+    because no two heartbeats were seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,9 @@ class StatusReader:
         """The items of the second pass. None until the first pass is committed."""
         self._done_again = ItemSet(0)
         """The items that the second pass has committed."""
+        self._heartbeats = dict[str, tuple[float, float | None]]()
+        """Of each process of another machine, the last heartbeat, and the moment in which this one was seen as a
+        further one, by time.monotonic."""
 
     def read(self) -> Status:
         """Return the progress of the run in OUT.
@@ -191,9 +198,20 @@ class StatusReader:
     def _workers(self) -> Iterator[WorkerStatus]:
         for name in lease_names(self._store):
             if (lease := read_lease(self._store, name)) is not None:
-                yield WorkerStatus(
-                    shard_of_lease(name), lease.host, lease.pid, lease.since, lease.at, lives=lease.is_valid
-                )
+                seen_at = None if lease.is_local else self._seen_heartbeat(lease)
+                lives = lease.is_valid if seen_at is None else time.monotonic() - seen_at < lease.good_for_s
+                by_clock = seen_at is None and not lease.is_local
+                shard = shard_of_lease(name)
+                yield WorkerStatus(shard, lease.host, lease.pid, lease.since, lease.at, lives, by_clock)
+
+    def _seen_heartbeat(self, lease: Lease) -> float | None:
+        """Return the moment in which the last heartbeat was seen as a further one; None if no earlier one was seen. So
+        the clock of the holder's machine does not matter."""
+        at, seen_at = self._heartbeats.get(lease.worker, (lease.at, None))
+        if at != lease.at:
+            seen_at = time.monotonic()
+        self._heartbeats[lease.worker] = lease.at, seen_at
+        return seen_at
 
     def _latest_estimates(self) -> list[PartHeader]:
         """Return the latest header of each shard of the latest sharding."""

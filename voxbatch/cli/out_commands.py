@@ -125,7 +125,14 @@ def _worker_lines(progress: Status) -> Iterator[str]:
         shard = "" if worker.shard.endswith("/1") else f", shard {worker.shard}"
         name = f"{process_in_words(worker.pid, worker.host, worker.since)}{shard}"
         heartbeat = heartbeat_in_words(worker.heartbeat)
-        yield f"at work: {name}, {heartbeat}" if worker.lives else f"not at work: {name} was killed; {_RESUMES}"
+        if worker.by_clock:
+            heartbeat += " by the clock of this machine"
+        if worker.lives:
+            yield f"at work: {name}, {heartbeat}"
+        elif worker.by_clock:
+            yield f"probably not at work: {name}, {heartbeat}; if it was killed, {_RESUMES}"
+        else:
+            yield f"not at work: {name} was killed; {_RESUMES}"
     if not progress.workers:
         yield f"no process works on it; {_RESUMES}"
 
