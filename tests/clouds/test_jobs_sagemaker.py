@@ -12,8 +12,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -757,6 +759,45 @@ def test_an_upload_starts_the_pipeline_with_its_hosts(
     uploads_function()["start"]({**event, "id": "7b7e8feb-b491-4cf7-a9f1-bf3703467718"}, None)
     assert len(client.list_pipeline_executions(PipelineName="voxbatch")["PipelineExecutionSummaries"]) == 3
     uploads_function()["start"](event, None)  # an event that comes twice is asked for by its token, and not refused
+
+
+@pytest.mark.slow
+def test_uploads_at_once_start_no_more_hosts_than_a_day_has(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten uploads of two hosts each that come at once, as many start as a day of nine hosts has room for."""
+    there = deployment
+    there.run("deploy.sh", code=1, BUILD="no")
+    there.push()
+    there.run("deploy.sh", INSTANCE_COUNT="8", HOURS_PER_HOST="100", HOSTS_PER_DAY="9")
+    manifest = b'{"audio_filepath": "a.wav", "duration": 360000}\n' * 2
+    there.client("s3").put_object(Bucket=IN, Key="uploads/a.jsonl", Body=manifest)
+    properties = there.fake.stacks["voxbatch"].stack.resources["UploadsFunction"][1]
+    for name, value in {**login(there.endpoint), **properties["Environment"]["Variables"]}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    start, together, detail = uploads_function()["start"], threading.Barrier(10), {"bucket": {"name": IN}}
+
+    def upload(number: int) -> str:
+        """Return the reason for which an upload has not started its run, or ""."""
+        event = {
+            "id": f"{number:08d}-eb91-4cf7-a9f1-bf3703467718",
+            "detail": {**detail, "object": {"key": "uploads/a.jsonl"}},
+        }
+        together.wait()
+        try:
+            start(event, None)
+        except RuntimeError as e:
+            return str(e)
+        return ""
+
+    with ThreadPoolExecutor(10) as threads:
+        reasons = [*threads.map(upload, range(10))]
+    runs = there.client("sagemaker").list_pipeline_executions(PipelineName="voxbatch")["PipelineExecutionSummaries"]
+    assert (reasons.count(""), len(runs)) == (4, 4), reasons
+    assert all(
+        "needs 2 hosts, and the runs of this day (UTC) had 8; HOSTS_PER_DAY is 9" in text for text in reasons if text
+    )
 
 
 # ── SageMaker: template.yaml ──────────────────────────────────────────────────────────────────────────────────────────
