@@ -20,6 +20,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_kubernetes_manifests_are_valid(name: str) -> None:
     """Each manifest is valid under the schema of Kubernetes 1.30, which allows no unknown field."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     made = by_kind(name)
-    assert made.keys() == {"ServiceAccount", "Job", "CronJob", "Deployment"}
+    assert made.keys() == {"ServiceAccount", "Job", "CronJob", "Deployment", "NetworkPolicy"}
     for manifest in made.values():
         kubernetes_validate.validate(manifest, "1.30", strict=True)
 
@@ -255,7 +256,7 @@ def test_kubectl_accepts_the_commands_of_the_overlays() -> None:
     """
     page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
     commands = re.findall(r"^\$ (kubectl .*-k overlays/gke .*)$", page, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     made = overlay("gke").values()
     for command in commands:
         words = shlex.split(command, comments=True)
@@ -263,6 +264,23 @@ def test_kubectl_accepts_the_commands_of_the_overlays() -> None:
             subprocess.run([*words, "--help"], check=True, capture_output=True, cwd=JOBS / "kubernetes")
         label, _, value = words[-1].partition("=")
         assert [each["metadata"]["labels"][label] for each in made].count(value) == 1, command
+
+
+def test_pods_reach_names_credentials_and_https_alone() -> None:
+    """The network policy is of all pods of the base. It lets nothing in, and out only to DNS and HTTPS, and to the
+    node's own addresses for credentials."""
+    base = by_kind("base")
+    policy = base["NetworkPolicy"]["spec"]
+    (selected,) = policy["podSelector"]["matchExpressions"]
+    templates = [base["Job"], base["CronJob"]["spec"]["jobTemplate"], base["Deployment"]]
+    labels = [template["spec"]["template"]["metadata"]["labels"] for template in templates]
+    assert {label[selected["key"]] for label in labels} == {*selected["values"]}
+    assert (selected["operator"], policy["policyTypes"], policy.get("ingress")) == ("In", ["Ingress", "Egress"], None)
+    anywhere, near = policy["egress"]
+    assert anywhere.keys() == {"ports"}
+    assert {(port["protocol"], port["port"]) for port in anywhere["ports"]} == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+    (block,) = near["to"]
+    assert ip_network(block["ipBlock"]["cidr"]).is_link_local
 
 
 @pytest.mark.parametrize("name", ["gke", "eks"])
@@ -284,7 +302,7 @@ def test_kubernetes_overlays_change_only_the_node(name: str) -> None:
     assert [spec["ttlSecondsAfterFinished"] for spec in lives] == [3600, 3600]
     (annotation,) = made["ServiceAccount"]["metadata"]["annotations"]
     assert annotation.startswith({"gke": "iam.gke.io", "eks": "eks.amazonaws.com"}[name])
-    assert len({each["metadata"]["labels"]["app.kubernetes.io/component"] for each in made.values()}) == 4
+    assert len({each["metadata"]["labels"]["app.kubernetes.io/component"] for each in made.values()}) == 5
 
 
 @pytest.mark.parametrize(
