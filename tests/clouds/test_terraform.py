@@ -226,7 +226,7 @@ def test_scheduler_posts_a_valid_request() -> None:
 @pytest.mark.slow
 def test_alerts_use_metrics_that_exist() -> None:
     """Each alert tells the channel, and uses one resource type and a metric that Google publishes or the module makes,
-    with an aligner for its type.
+    with an aligner for its type. Those that cost money, or turn callers away, until somebody acts are critical.
     """
     counters = {
         "run.googleapis.com/job/completed_execution_count", "workflows.googleapis.com/finished_execution_count",
@@ -245,6 +245,8 @@ def test_alerts_use_metrics_that_exist() -> None:
     alerts = [each for name in ("jobs", "service") for each in
               of_kind(planned(name), "google_monitoring_alert_policy")]  # fmt: skip
     assert len(alerts) == 11
+    urgent = {alert["display_name"].removeprefix("voxbatch: ") for alert in alerts if alert["severity"] == "CRITICAL"}
+    assert urgent == {"long executions", "service errors"}
     for alert in alerts:
         assert alert["notification_channels"] == ["projects/p/notificationChannels/7"]
         for condition in alert["conditions"]:

@@ -31,7 +31,8 @@ locals {
   usual = { threshold = 0, duration = "0s", aligner = "ALIGN_SUM", reducer = "REDUCE_SUM", by = null }
   alerts = {
     "failed items" = {
-      text = <<-END
+      severity = "WARNING"
+      text     = <<-END
         A run finished with failed items, or an execution failed. Which items, and why, stands in failures.jsonl of the
         run's output folder; why an execution failed, in the last lines of its log. Starting the same run again tries only
         what is not committed; to try failed items again, mend them, and upload failures.jsonl under another name.
@@ -44,7 +45,8 @@ locals {
       }
     }
     "long executions" = {
-      text = <<-END
+      severity = "CRITICAL"
+      text     = <<-END
         An execution has been running for 12 hours. It goes on, and costs: gcloud run jobs executions list --job=voxbatch
         --region=${var.region} shows it, voxbatch status OUT how far its run is, and gcloud run jobs executions cancel
         EXECUTION ends it. What is committed stays, and the same run started again continues.
@@ -59,7 +61,8 @@ locals {
       }
     }
     "gpu idle" = {
-      text = <<-END
+      severity = "WARNING"
+      text     = <<-END
         The GPU of a task waited for audio for over ten minutes in all. Decoding or the bucket is slower than the model:
         give the job more CPU, put bucket and job into one region, or run fewer, longer tasks.
       END
@@ -74,7 +77,8 @@ locals {
       }
     }
     "dead letters" = {
-      text = <<-END
+      severity = "ERROR"
+      text     = <<-END
         Something was uploaded or sent that cannot be run. Look at it, and at why (attribute voxbatch_reason), with:
         gcloud pubsub subscriptions pull voxbatch-dead --limit=10 ; once it is mended, replay it: docs/runbook.md, Dead letters.
       END
@@ -87,7 +91,8 @@ locals {
       }
     }
     "failed workflows" = {
-      text = <<-END
+      severity = "ERROR"
+      text     = <<-END
         The workflow could not execute the dispatcher after an upload. Nothing is lost: the upload waits in the subscription
         voxbatch-uploads, and the schedule voxbatch-sweep executes the dispatcher at the next full hour. Why it failed:
         gcloud workflows executions list voxbatch --location=${var.region} --filter="state=FAILED" --limit=5, and then
@@ -100,7 +105,8 @@ locals {
       }
     }
     "waiting uploads" = {
-      text = <<-END
+      severity = "ERROR"
+      text     = <<-END
         An upload has waited for longer than it should until its run started. Nothing is lost: it waits for up to 31 days.
         Look at the last executions of the dispatcher and their logs: gcloud run jobs executions list
         --job=voxbatch-dispatch --region=${var.region} (uploads to ${var.prefix_nightly}: --job=voxbatch-nightly). Without
@@ -164,6 +170,7 @@ resource "google_monitoring_alert_policy" "alert" {
 
   project               = var.project
   display_name          = "voxbatch: ${each.key}"
+  severity              = each.value.severity
   combiner              = "OR"
   notification_channels = [var.channel]
 
@@ -210,6 +217,7 @@ resource "google_monitoring_alert_policy" "pending_executions" {
 
   project               = var.project
   display_name          = "voxbatch: pending executions"
+  severity              = "ERROR"
   combiner              = "OR"
   notification_channels = [var.channel]
 
@@ -246,6 +254,7 @@ resource "google_monitoring_alert_policy" "failed_schedules" {
 
   project               = var.project
   display_name          = "voxbatch: failed schedules"
+  severity              = "ERROR"
   combiner              = "OR"
   notification_channels = [var.channel]
 

@@ -8,6 +8,7 @@ locals {
 
   alerts = {
     "service errors" = {
+      severity    = "CRITICAL"
       text        = <<-END
         More than 5 % of the requests to voxbatch-serve failed in five minutes. 429: no instance was free, and MAX_INSTANCES
         are running; deploy with more (each needs the quota of an L4), or with a higher CONCURRENCY. 503 and 500: an instance
@@ -25,6 +26,7 @@ locals {
       reducer     = "REDUCE_SUM"
     }
     "service latency" = {
+      severity    = "ERROR"
       text        = <<-END
         Of the requests that voxbatch-serve answered in five minutes, 5 % took longer than 2 s. A first request waits for the
         start of an instance, in minutes. Without a start: deploy with a lower CONCURRENCY and more MAX_INSTANCES, or send
@@ -41,6 +43,7 @@ locals {
       reducer     = "REDUCE_PERCENTILE_95"
     }
     "service gpu idle" = {
+      severity    = "WARNING"
       text        = <<-END
         For half an hour, an L4 of voxbatch-serve was billed and less than 20 % busy. An instance stays while it has a
         request: look for WebSockets that clients keep open without speech, and for a monitor that sends requests all the
@@ -64,6 +67,7 @@ resource "google_monitoring_alert_policy" "alert" {
 
   project               = var.project
   display_name          = "voxbatch: ${each.key}"
+  severity              = each.value.severity
   combiner              = "OR"
   notification_channels = [var.channel]
 
