@@ -10,7 +10,9 @@ do not validate: an Item is checked once, when its line is read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voxbatch.failure_kinds import FailureKind
@@ -357,6 +359,23 @@ class Flag:
     """Seconds of the stretch that the flag is about. In a Hypothesis they count from the chunk's first sample, in a
     Transcript they are on the recording's clock. In a Hypothesis, None means the whole chunk; in a Transcript, the
     whole recording."""
+
+
+def by_stretch(flags: Iterable[Flag]) -> list[Flag]:
+    """Return one flag for each stretch with the kinds and the reasons of all its flags, for people: the whole recording
+    first, and then in the order of time. Times count in tenths of a second, as they are shown."""
+    stretches = dict[tuple[float, float], list[Flag]]()
+    for flag in flags:
+        stretch = tuple(-1.0 if time is None else round(time, 1) for time in (flag.start, flag.end))
+        stretches.setdefault((stretch[0], stretch[1]), []).append(flag)
+    return [
+        replace(
+            same[0],
+            kind=", ".join(dict.fromkeys(flag.kind for flag in same)),
+            reason="; ".join(dict.fromkeys(flag.reason for flag in same)),
+        )
+        for _, same in sorted(stretches.items(), key=itemgetter(0))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
