@@ -142,6 +142,7 @@ def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
     assert voxbatch("merge", "out", "--no-beside", "--max-line", "20").returncode == 0
     replace_in(out / "vtt" / "b.vtt", ("w1", "one"))
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("1 item corrected\n  b.wav, in vtt/b.vtt")
+    assert (tmp_path / "talks/b.srt").read_bytes() == (out / "srt/b.srt").read_bytes()
     replace_in(tmp_path / "talks" / "a.srt", ("w0 w1", "zero one"))
     done = voxbatch("correct", "out", *ESTIMATED)
     assert done.stdout.startswith(f"1 item corrected\n  a.wav, in {tmp_path}/talks/a.srt: 2 changes\n"), done.stderr
@@ -150,6 +151,28 @@ def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
         done = voxbatch("correct", "out", *ESTIMATED)
         assert done.stdout.startswith(f"0 items corrected\n{NOTHING_CHANGED}\n")
         assert "w2 w3" not in done.stdout
+
+
+def test_files_beside_follow_a_correction(
+    out: Path, voxbatch: Voxbatch, again: Callable[..., str], tmp_path: Path
+) -> None:
+    """A run that replaced the outputs wrote nothing beside the recordings. A correction reaches the files there that
+    nobody has changed, and names one that somebody has; a deleted file, and those of other items, stay as they are."""
+    again("--beside")
+    again("--overwrite", "--no-beside", "--max-line", "20")
+    talks = tmp_path / "talks"
+    other = (talks / "b.srt").read_bytes()
+    replace_in(out / "vtt" / "a.vtt", ("w1", "one"))
+    replace_in(talks / "a.ttml", ("w2", "two"))
+    (talks / "a.transcript.txt").unlink()
+    done = voxbatch("correct", "out", "out/vtt/a.vtt", *ESTIMATED)
+    assert f"files beside the recordings: 2, the first is {talks}/a.srt\n" in done.stderr
+    assert f"1 file changed by somebody and not replaced: {talks}/a.ttml; to take the changes in: " in done.stderr
+    assert (talks / "a.srt").read_bytes() == (out / "srt/a.srt").read_bytes()
+    assert "w0 one w2" in " ".join((talks / "a.vtt").read_text().split())
+    assert "w0 w1 two" in (talks / "a.ttml").read_text()
+    assert not (talks / "a.transcript.txt").exists()
+    assert (talks / "b.srt").read_bytes() == other
 
 
 def retime(path: Path, seconds: float) -> None:
