@@ -454,6 +454,8 @@ class Transcript(TranscriptViews):
     """Place of the recording, for a player. Empty if it has none, as bytes and arrays."""
     frame_rate: float | None = None
     """Frames per second of the recording's video, at which subtitles begin. None if it has no picture."""
+    aspect_ratio: float | None = None
+    """Width of its picture as it is shown, divided by its height, to which lines are fitted. None if it has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

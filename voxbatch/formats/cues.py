@@ -93,6 +93,7 @@ def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, 
     Args:
         has_labels: begin the text of a speaker with the speaker's label: "Speaker 1: Hello."
     """
+    limits = replace(limits, max_line=limits.columns(transcript.aspect_ratio))
     pieces = list(pieces_of(transcript, limits.max_line))
     if has_labels:
         pieces = list(_labelled(pieces, limits.max_line))

@@ -31,7 +31,7 @@ def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Tra
     subtitles = tuple(Segment(cue["text"], cue["start"], cue["end"], cue.get("speaker")) for cue in timed)
     return Transcript(
         text, words, segments, duration, warnings, language, flags_of(line), confidence, None, subtitles, audio,
-        frame_rate.of_line(line),
+        frame_rate.of_line(line), frame_rate.aspect_of_line(line),
     )  # fmt: skip
 
 
