@@ -1078,9 +1078,14 @@ def test_a_corrected_file_alone_names_its_run(voxbatch: Voxbatch, recording: Rec
     recording("talks/day/a.wav", 2.1)
     recording("alone.wav", 2.1)
     assert voxbatch("run", "talks", "--beside", *ENGINE).returncode == 0
-    assert voxbatch("run", "alone.wav", "--beside", *ENGINE).returncode == 0
-    for file, out in (("talks/day/a.srt", "talks"), ("alone.srt", "alone"), ("talks.voxbatch/srt/day/a.srt", "talks")):
-        replace_in(tmp_path / file, ("w1" if "." not in file[:6] else "w2", "new"))
+    assert voxbatch("run", "alone.wav", "--beside", "--formats", "srt,txt", *ENGINE).returncode == 0
+    for file, out, word in (
+        ("talks/day/a.srt", "talks", "w1"),
+        ("alone.srt", "alone", "w1"),
+        ("alone.transcript.txt", "alone", "w2"),
+        ("talks.voxbatch/srt/day/a.srt", "talks", "w2"),
+    ):
+        replace_in(tmp_path / file, (word, "new"))
         done = voxbatch("correct", file, "--engine", "none")
         assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 item corrected"), done.stderr
         assert " new " in next(iter(read_lines(tmp_path / f"{out}.voxbatch").values()))["pred_text"]

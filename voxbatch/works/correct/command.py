@@ -46,10 +46,15 @@ def _out_of(file: str) -> str:
     """Return the OUT of the run that a file belongs to: a folder above it, or the one of its folder or recording, such
     as talks.voxbatch of talks/day/a.srt. Return "" if there is none."""
     path = os.path.abspath(file)
-    stem, folders = os.path.splitext(path)[0], list[str]()
+    stems, folders = [path], list[str]()
     while (parent := os.path.dirname(path)) != path:
         folders, path = [*folders, parent], parent
-    places = (f"{stem}.voxbatch", *(place for folder in folders for place in (folder, f"{folder}.voxbatch")))
+    while (shorter := os.path.splitext(stems[-1])[0]) != stems[-1]:  # talk.en.transcript.txt
+        stems.append(shorter)
+    places = (
+        *(f"{stem}.voxbatch" for stem in stems[1:]),
+        *(place for folder in folders for place in (folder, f"{folder}.voxbatch")),
+    )
     return next((os.path.relpath(place) for place in places if os.path.isfile(os.path.join(place, RUN_FILE))), "")
 
 
