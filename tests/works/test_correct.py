@@ -346,6 +346,26 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
 
 
+@pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml"])
+def test_cues_that_overlap_are_told(out: Path, voxbatch: Voxbatch, form: str) -> None:
+    """Both cues of each pair are named with their times, also one that lies below a longer one; they are taken in."""
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml").returncode == 0
+    path = out / form / f"a.{form}"
+    subtitles = pysubs2.load(str(path), encoding="utf-8")
+    times = ((0, 2000, "w0 w1"), (500, 1000, "w2"), (1500, 2500, "w3"), (2500, 3200, "w4 w5"))
+    subtitles.events = [pysubs2.SSAEvent(*cue) for cue in times]
+    subtitles.save(str(path), encoding="utf-8")
+    for options in (("--dry-run",), ()):
+        shown = voxbatch("correct", "out", *options, *ESTIMATED).stdout
+        assert (
+            f"  a.wav, in {form}/a.{form}: its cues\n"
+            "    0:00.0 to 0:02.0 “w0 w1” overlaps 0:00.5 to 0:01.0 “w2”\n"
+            "    0:00.0 to 0:02.0 “w0 w1” overlaps 0:01.5 to 0:02.5 “w3”\n"
+        ) in shown
+        assert shown.count("overlaps") == 2
+    assert (out / "srt/a.srt").read_text().count("-->") == 4
+
+
 @pytest.mark.parametrize("form", ["srt", "vtt", "vtt-words", "ass", "ttml", "txt"])
 def test_each_format_is_taken_in(out: Path, voxbatch: Voxbatch, form: str) -> None:
     """A word that is changed, one that is left out and one that is added reach transcripts.jsonl from each format."""

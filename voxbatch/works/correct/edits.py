@@ -67,6 +67,8 @@ class TextEdit:
     subtitles: tuple[Segment, ...] = ()
     """Its cues, or those of before with the corrected text, if they are at times of a person. Empty if they do not
     spell the corrected text."""
+    overlaps: tuple[tuple[Passage, Passage], ...] = ()
+    """Pairs of its cues of which the second begins before the first ends."""
 
     @property
     def differs(self) -> bool:
@@ -223,8 +225,21 @@ class EditFinder:
         is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup
         if text.form == "txt" or not (is_retimed or transcript.subtitles):
             return TextEdit(text.file, draft, key, is_retimed, is_kept, recut_cues(transcript, edited))
-        subtitles = _subtitles(edited, draft)
-        return TextEdit(text.file, draft, key, is_retimed, is_kept, subtitles)
+        overlaps = tuple(_overlaps(edited))
+        return TextEdit(text.file, draft, key, is_retimed, is_kept, _subtitles(edited, draft), overlaps)
+
+
+def _overlaps(cues: Sequence[Passage]) -> Iterator[tuple[Passage, Passage]]:
+    """Yield each cue that begins before an earlier one ends, with that one. The cues are in the order of their
+    starts."""
+    latest_end, latest = 0.0, None
+    for cue in cues:
+        if cue.start is None or cue.end is None:
+            continue
+        if latest and cue.start < latest_end - SAME_TIME_S:
+            yield latest, cue
+        if cue.end >= latest_end:
+            latest_end, latest = cue.end, cue
 
 
 def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
