@@ -301,6 +301,8 @@ class Segment:
     """See Word."""
     words: tuple[Word, ...] = field(default=(), compare=False, repr=False)
     """Its words, which are those of the Transcript in this time. Empty if the engine gives no word times."""
+    markup: str = ""
+    """Its text as HTML with <i>, <b> and <u>, if a person has styled a subtitle so. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)

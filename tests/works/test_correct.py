@@ -346,6 +346,43 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
 
 
+STYLED = {
+    "srt": "<i>w0 &\n<b>w1</b></i> <u>w2</u>",
+    "vtt": "<i>w0 &amp;\n<b>w1</b></i> <u>w2</u>",
+    "ass": r"{\i1}w0 &\N{\b1}w1{\b0}{\i0} {\u1}w2{\u0}",
+    "ttml": '<span tts:fontStyle="italic">w0 &amp;<br/><span tts:fontWeight="bold">w1</span></span> '
+    '<span tts:textDecoration="underline">w2</span>',
+}
+"""A cue with styles as a person writes it."""
+
+
+@pytest.mark.parametrize("form", STYLED)
+def test_styles_of_a_person_reach_all_formats(out: Path, voxbatch: Voxbatch, form: str) -> None:
+    """Italics, bold and underlined words are so in every format, and stay when another format is corrected."""
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml", "--max-line", "10").returncode == 0
+    path = out / form / f"a.{form}"
+    replace_in(path, ("w0 w1 w2", STYLED[form]))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "srt": "<i>w0 &</i>\n<b><i>w1</i></b> <u>w2</u>",
+        "vtt": "<i>w0 &amp;</i>\n<b><i>w1</i></b> <u>w2</u>",
+        "ass": r"{\i1}w0 &{\i0}\N{\b1}{\i1}w1{\i0}{\b0} {\u1}w2{\u0}",
+        "ttml": '<span tts:fontStyle="italic">w0 &amp;</span><br/><span tts:fontWeight="bold"><span '
+        'tts:fontStyle="italic">w1</span></span> <span tts:textDecoration="underline">w2</span>',
+    }
+    for other in {*STYLED} - {form}:
+        assert expected[other] in (out / other / f"a.{other}").read_text(), other
+    assert STYLED[form] in path.read_text()
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 & w1 w2 w3 w4 w5"
+    other = "vtt" if form == "srt" else "srt"
+    replace_in(out / other / f"a.{other}", ("w4", "four"))
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    for name in {*STYLED} - {form}:
+        text = (out / name / f"a.{name}").read_text()
+        assert (expected[name] in text, "four" in text) == (True, True), name
+
+
 @pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml"])
 def test_cues_that_overlap_are_told(out: Path, voxbatch: Voxbatch, form: str) -> None:
     """Both cues of each pair are named with their times, also one that lies below a longer one; they are taken in."""

@@ -80,6 +80,8 @@ class Cue:
     pieces: tuple[tuple[LinePiece, ...], ...] = field(default=(), compare=False, repr=False)
     speaker: str | None = None
     """See Word. None if speakers are not told apart."""
+    styles: tuple[str, ...] = ()
+    """Styles of the visible characters of the lines; see the module `styles`. Empty if there are none."""
 
 
 def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, has_labels: bool = False) -> list[Cue]:

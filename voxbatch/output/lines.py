@@ -231,6 +231,7 @@ class SegmentKeys(_SpanKeys):
     """The keys of a segment of a line."""
 
     text: str
+    markup: str = ""
 
 
 class _FlagKeys(msgspec.Struct):

@@ -16,6 +16,7 @@ from typing import Any
 
 from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document, complete_sources
+from voxbatch.formats.styles import styles_of
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.beside import BESIDE
@@ -251,7 +252,8 @@ def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
         text = "\n".join(line for line in map(str.strip, cue.lines) if line)
         if text and cue.start is not None and cue.end is not None:
             times = round(cue.start, 3), round(cue.end, 3)
-            subtitles.append(Segment(text, *exact.get(_hundredths(*times), times), speaker))
+            markup = cue.markup if styles_of(cue.markup, text) else ""
+            subtitles.append(Segment(text, *exact.get(_hundredths(*times), times), speaker, markup=markup))
     return (*complete_sources(subtitles, draft.text),)
 
 
