@@ -152,8 +152,8 @@ def item_files(
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")
                 beside = place and f"{place}.{WRITERS[form].beside}"
-                places = (beside, None) if document.transcript.text.strip() else (None, beside)
-                yield ItemFile(item_file(name, form), content, *places, entry.index)
+                silent = None if document.transcript.text.strip() else beside
+                yield ItemFile(item_file(name, form), content, None if silent else beside, silent, entry.index)
                 written.add(item_file(name, form))
         if others and (entry.part in newer or (ids and ids.name(line["id"]) != short_name(line["id"]))):
             place = recordings.place_beside(line) if recordings else None
