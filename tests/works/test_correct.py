@@ -316,7 +316,7 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     assert [cue.plaintext for cue in subtitles] == ["w0 w1 w2", "w3 w4 w5"]
     first, second = subtitles
     middle = first.end - 500
-    subtitles.append(pysubs2.SSAEvent(middle, second.end - 500, r"w1 {\i1}w2{\i0}\Nw3"))
+    subtitles.append(pysubs2.SSAEvent(middle, second.end - 500, r"w1 {\s1}w2{\s0}\Nw3"))
     first.end, first.text, second.start, second.text = middle, "w0", second.end - 500, "w4 w5"
     subtitles.sort()
     subtitles.shift(s=0.5)
