@@ -135,7 +135,7 @@ class RunOptions:
     max_line: int | None = setting(
         None, minimum=10, maximum=200, group=OUTPUTS, metavar="N",
         help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two. "
-        f"{_last_run(DEFAULT_LIMITS.max_line)}",
+        f"{_last_run(f'{DEFAULT_LIMITS.max_line}, or 20 for 9:16 video')}",
     )  # fmt: skip
     max_lines: int | None = setting(
         None, minimum=1, maximum=6, group=OUTPUTS, metavar="N",

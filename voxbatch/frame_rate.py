@@ -1,4 +1,5 @@
-"""Find the frame rate of a video in ffmpeg's numbers, in what a person gives, and exactly in a rounded number."""
+"""Find the frame rate of a video in ffmpeg's numbers, in what a person gives, and exactly in a rounded number; and its
+shape in the line of an item."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ LOWEST, HIGHEST = 10.0, 240.0
 """Frame rates at which subtitles may begin. A slide show has a lower one; a clock of a container has a higher one."""
 KEY = "frame_rate"
 """Key of a row, and of the line of a video. A row's own value counts before that of the container."""
+ASPECT_KEY = "aspect_ratio"
+"""Key of the line of a video: the width of its picture divided by its height."""
 _NTSC = Fraction(1000, 1001)
 _ROUNDED = 0.006
 """Largest difference of a rate that was rounded to two decimals, or cut after them."""
@@ -61,6 +64,12 @@ def of_line(line: Mapping[str, Any]) -> float | None:
     except ConfigError:
         return None
     return rate if isinstance(rate, float) else None
+
+
+def aspect_of_line(line: Mapping[str, Any]) -> float | None:
+    """Return the aspect ratio in the line of an item, or None. A row may have anything under its key."""
+    value = line.get(ASPECT_KEY)
+    return float(value) if isinstance(value, int | float) and 0 < value < 100 else None
 
 
 def parsed(value: Any) -> float | str | None:

@@ -10,7 +10,9 @@ do not validate: an Item is checked once, when its line is read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voxbatch.failure_kinds import FailureKind
@@ -299,6 +301,8 @@ class Segment:
     """See Word."""
     words: tuple[Word, ...] = field(default=(), compare=False, repr=False)
     """Its words, which are those of the Transcript in this time. Empty if the engine gives no word times."""
+    markup: str = ""
+    """Its text as HTML with <i>, <b> and <u>, if a person has styled a subtitle so. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +361,23 @@ class Flag:
     """Seconds of the stretch that the flag is about. In a Hypothesis they count from the chunk's first sample, in a
     Transcript they are on the recording's clock. In a Hypothesis, None means the whole chunk; in a Transcript, the
     whole recording."""
+
+
+def by_stretch(flags: Iterable[Flag]) -> list[Flag]:
+    """Return one flag for each stretch with the kinds and the reasons of all its flags, for people: the whole recording
+    first, and then in the order of time. Times count in tenths of a second, as they are shown."""
+    stretches = dict[tuple[float, float], list[Flag]]()
+    for flag in flags:
+        stretch = tuple(-1.0 if time is None else round(time, 1) for time in (flag.start, flag.end))
+        stretches.setdefault((stretch[0], stretch[1]), []).append(flag)
+    return [
+        replace(
+            same[0],
+            kind=", ".join(dict.fromkeys(flag.kind for flag in same)),
+            reason="; ".join(dict.fromkeys(flag.reason for flag in same)),
+        )
+        for _, same in sorted(stretches.items(), key=itemgetter(0))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +456,8 @@ class Transcript(TranscriptViews):
     """Place of the recording, for a player. Empty if it has none, as bytes and arrays."""
     frame_rate: float | None = None
     """Frames per second of the recording's video, at which subtitles begin. None if it has no picture."""
+    aspect_ratio: float | None = None
+    """Width of its picture as it is shown, divided by its height, to which lines are fitted. None if it has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import FLAG_KINDS, Flag, Item, Transcript
+from voxbatch.report.items import encode_texts
 from voxbatch.storage import Stores
 
 LOST = Flag("lost_speech", "no text over 8.0 s of speech", 65.0, 73.0)
@@ -78,8 +80,8 @@ SHOWN = """\
 3 of 5 transcripts flagged: low_confidence 2, lost_speech 1, repetition 1
 
 looped
-  repetition at 0:00.0 to 0:30.0: the text repeats itself (it compresses 9.1 times)
   low_confidence: unsure words (mean confidence 0.41)
+  repetition at 0:00.0 to 0:30.0: the text repeats itself (it compresses 9.1 times)
   “the text of looped”
 
 unsure
@@ -107,6 +109,28 @@ def test_the_command_shows_reasons_and_places(voxbatch: Voxbatch, tmp_path: Path
     assert "3 transcripts flagged as doubtful; list them, the worst first: voxbatch flags out\n" in merged.stdout
     for place in ("out", "out/transcripts.jsonl"):
         assert voxbatch("flags", place, "--limit", "2").stdout == SHOWN
+
+
+def test_a_stretch_is_one_line_with_all_its_reasons(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The lines are in the order of time, also where the flags are in another one; JSON has each flag by itself."""
+    late, unsure = replace(LOST, start=31.04, end=38.0), Flag("low_confidence", "5 unsure words", 0.0, 30.02)
+    row = {"audio_filepath": "/a.wav"}
+    item = Item(0, 1, "a", "/a.wav", row=json.dumps(row).encode())
+    transcript = Transcript("text", audio_duration=DURATION, flags=(late, LOOP, unsure, unsure))
+    line = json_bytes(transcript_line(item, transcript, "e", "m", None, None))
+    commit(tmp_path / "out", [PartEntry(0, "transcript", line)], items=1)
+    assert voxbatch("flags", "out").stdout.splitlines()[2:] == [
+        "a",
+        f"  repetition, low_confidence at 0:00.0 to 0:30.0: {LOOP.reason}; 5 unsure words",
+        "  lost_speech at 0:31.0 to 0:38.0: no text over 8.0 s of speech",
+        "  “text”",
+    ]
+    flags = json.loads(voxbatch("flags", "out", "--json").stdout)["worst"][0]["flags"]
+    assert [flag["kind"] for flag in flags] == ["lost_speech", "repetition", "low_confidence", "low_confidence"]
+    assert json.loads(encode_texts(json.loads(line), None))[6] == [
+        ["repetition, low_confidence", f"{LOOP.reason}; 5 unsure words", 0.0, 30.0],
+        ["lost_speech", LOST.reason, 31.04, 38.0],
+    ]
 
 
 def test_a_run_without_flags_says_so(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:

@@ -80,6 +80,18 @@ def test_files_are_named_after_the_recordings(tmp_path: Path) -> None:
     assert videos.said == [f"files beside the recordings: 8, the first is {videos.folder}/talk.srt"]
 
 
+def test_a_translation_is_named_by_its_language(tmp_path: Path) -> None:
+    """A transcript of another run keeps its name beside the recording; players list both by language."""
+    videos = Videos(tmp_path, ["talk.mp4", "day.one.mp4"], spoken_language="de")
+    (videos.folder / "talk.srt").write_text("1\n00:00:00,000 --> 00:00:02,000\nGuten Tag.\n")
+    videos.merge("srt", "vtt-words", "txt")
+    endings = ("srt", "transcript.txt", "words.vtt")
+    names = [f"{name}.en.{ending}" for name in ("day.one", "talk") for ending in endings]
+    assert videos.files() == sorted([*names, "talk.srt"])
+    assert "Guten Tag" in (videos.folder / "talk.srt").read_text()
+    assert not any("stay as they are" in text for text in videos.said)
+
+
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     """An existing file with other content is kept and told. A file that a person edited after the run is kept, too."""
     videos = Videos(tmp_path, ["talk.mp4", "other.mp4"])

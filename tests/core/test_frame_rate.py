@@ -15,7 +15,9 @@ from voxbatch import frame_rate
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.errors import ConfigError
+from voxbatch.formats import CueLimits
 from voxbatch.formats.cues import split_into_cues
+from voxbatch.frame_rate import aspect_of_line
 from voxbatch.records import Transcript, Word
 
 STREAM = "[info]   Stream #0:0[0x1](und): Video: h264 (High) (avc1 / 0x31637661), yuv420p, 320x180, 70 kb/s"
@@ -43,6 +45,58 @@ def test_the_frame_rate_of_a_stream_is_read_from_its_header(
     log = FFmpegLog()
     log.feed(f"{STREAM}, {numbers} (default)\n".encode())
     assert (log.frame_rate, log.average_frame_rate) == (rate, average)
+
+
+@pytest.mark.parametrize(
+    ("size", "side_data", "aspect"),
+    [
+        ("320x180 [SAR 1:1 DAR 16:9]", "", 1.778),
+        ("1080x1920", "", 0.562),
+        ("720x576 [SAR 64:45 DAR 16:9]", "", 1.778),
+        ("1920x1080 [SAR 1:1 DAR 16:9]", "Display Matrix: rotation of -90.00 degrees", 0.562),
+        ("1920x1080", "displaymatrix: rotation of 90.00 degrees", 0.563),
+        ("1920x1080", "displaymatrix: rotation of 180.00 degrees", 1.778),
+        ("0x0", "", None),
+    ],
+)
+def test_the_shape_of_a_picture_is_that_which_is_shown(size: str, side_data: str, aspect: float | None) -> None:
+    """Pixels need not be square, and a phone stores an upright video with its rotation. A second picture, such as a
+    preview, does not count."""
+    log = FFmpegLog()
+    second = "[info]   Stream #0:2: Video: h264, yuv420p, 100x900, 25 fps\n"
+    second += "[info]       displaymatrix: rotation of 90.00 degrees"
+    header = f"{STREAM.replace('320x180', size)}, 25 fps\n[info]     Side data:\n[info]       {side_data}\n{second}\n"
+    log.feed(header.encode())
+    assert log.aspect_ratio == pytest.approx(aspect, abs=0.0011)
+
+
+@pytest.mark.parametrize(
+    ("aspect", "columns"), [(16 / 9, 42), (4 / 3, 42), (1, 36), (0.8, 29), (9 / 16, 20), (0.1, 14)]
+)
+def test_lines_fit_the_shape_of_the_picture(aspect: float, columns: int) -> None:
+    """The default line is narrower in a picture that has no room for it; one that a person has chosen stays."""
+    assert (CueLimits().columns(aspect), CueLimits().columns(None), CueLimits(30).columns(aspect)) == (columns, 42, 30)
+    text = " ".join(["the same words again"] * 30)
+    cues = split_into_cues(Transcript(text, audio_duration=60, aspect_ratio=aspect))
+    assert max(len(line) for cue in cues for line in cue.lines) <= columns
+    assert aspect_of_line({"aspect_ratio": "upright"}) is None
+
+
+def test_subtitles_of_an_upright_video_have_short_lines(
+    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
+) -> None:
+    """The line of a video keeps the shape of its picture, so that a later merge has it without the video."""
+    picture = ("-f", "lavfi", "-i", "color=blue:s=90x160:r=25:d=8", "-i", str(recording("sound.wav", 8.0)))
+    command = [executable(), "-nostdin", "-v", "error", *picture, "-c:v", "mpeg4", str(tmp_path / "short.mp4")]
+    subprocess.run(command, check=True, timeout=60)
+    assert voxbatch("run", "short.mp4", "-o", "out", "--engine", "scripted", "--formats", "srt").returncode == 0
+    assert json.loads((tmp_path / "out/transcripts.jsonl").read_text())["aspect_ratio"] == 0.562
+    (tmp_path / "short.mp4").unlink()
+    for options, columns in (((), 20), (("--max-line", "12"), 12), (("--max-line", "42"), 20)):
+        assert voxbatch("merge", "out", *options).returncode == 0
+        lines = (tmp_path / "out/srt/short.srt").read_text().splitlines()
+        longest = max(len(line) for line in lines if "-->" not in line)
+        assert columns - 6 < longest <= columns, lines
 
 
 @pytest.mark.parametrize(

@@ -629,6 +629,19 @@ def test_the_command_line(recording: Recorder, voxbatch: Voxbatch, tmp_path: Pat
     assert (both.returncode, "leave out one of them" in both.stderr) == (2, True)
 
 
+def test_the_end_of_a_run_shows_what_this_run_made(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The texts at the end are those of the items that were to do; without any, nothing is shown again."""
+    for name in "abcdef":
+        recording(f"talks/{name}.wav", 1.1)
+    assert voxbatch("run", "talks", *SCRIPTED).stdout.startswith("a.wav: w0 w1\n")
+    recording("talks/x.wav", 1.6)
+    assert voxbatch("run", "talks", *SCRIPTED).stdout.startswith("x.wav: w0 w1 w2\n… and 6 more\n\n7 done")
+    recording("talks/c.wav", 2.1)
+    assert voxbatch("run", "talks", *SCRIPTED).stdout.startswith("c.wav: w0 w1 w2 w3\n")
+    assert "w0" not in voxbatch("run", "talks", *SCRIPTED).stdout
+    assert voxbatch("run", "talks", *SCRIPTED, "--overwrite").stdout.startswith("a.wav: w0 w1\n")
+
+
 def test_a_model_that_never_loaded(
     manifest: ManifestWriter, start: Starter, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:

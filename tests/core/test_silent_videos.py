@@ -11,6 +11,9 @@ from conftest import Recorder, Voxbatch
 
 import voxbatch as package
 from voxbatch.audio.ffmpeg import executable
+from voxbatch.output.beside import BESIDE
+from voxbatch.output.own_files import OwnFiles
+from voxbatch.storage import Stores
 
 WARNING = "the video has no audio track"
 
@@ -69,6 +72,20 @@ def test_work_that_needs_sound_fails_without_it(voxbatch: Voxbatch, recording: R
     ffmpeg("-i", tmp_path / "cues.srt", "-c:s", "srt", "-f", "matroska", tmp_path / "cues.mka")
     done = voxbatch("run", "cues.mka", "-o", "out", "--engine", "scripted")
     assert (done.returncode, "1 not audio" in done.stderr) == (3, True), done.stderr
+
+
+def test_b_roll_gets_no_empty_file_beside(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Players and editors refuse an empty subtitle. One that an earlier merge wrote goes, and a person's file stays."""
+    folder = tmp_path / "videos"
+    videos(folder, recording)
+    (folder / "broll.vtt").write_text("WEBVTT\n\n00:01.000 --> 00:02.000\nmine\n")
+    (folder / "silent.vtt").write_bytes(b"WEBVTT\n\n")
+    OwnFiles(Stores().out(str(tmp_path / "out"))).mark([(f"{folder}/silent.vtt", BESIDE)])
+    done = voxbatch("run", "videos", "-o", "out", "--beside", "--formats", "srt,vtt", "--engine", "scripted")
+    assert done.returncode == 0, done.stderr
+    assert f"files not written beside recordings without speech: 4, the first is {folder}/" in done.stderr
+    assert sorted(path.name for path in folder.glob("*.[sv][rt]t")) == ["broll.vtt", "talk.srt", "talk.vtt"]
+    assert (tmp_path / "out/vtt/broll.vtt").read_text() == "WEBVTT\n\n"
 
 
 def test_python_gives_an_empty_transcript_of_b_roll(recording: Recorder, tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
     assert voxbatch("merge", "out", "--no-beside", "--max-line", "20").returncode == 0
     replace_in(out / "vtt" / "b.vtt", ("w1", "one"))
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("1 item corrected\n  b.wav, in vtt/b.vtt")
+    assert (tmp_path / "talks/b.srt").read_bytes() == (out / "srt/b.srt").read_bytes()
     replace_in(tmp_path / "talks" / "a.srt", ("w0 w1", "zero one"))
     done = voxbatch("correct", "out", *ESTIMATED)
     assert done.stdout.startswith(f"1 item corrected\n  a.wav, in {tmp_path}/talks/a.srt: 2 changes\n"), done.stderr
@@ -150,6 +151,28 @@ def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
         done = voxbatch("correct", "out", *ESTIMATED)
         assert done.stdout.startswith(f"0 items corrected\n{NOTHING_CHANGED}\n")
         assert "w2 w3" not in done.stdout
+
+
+def test_files_beside_follow_a_correction(
+    out: Path, voxbatch: Voxbatch, again: Callable[..., str], tmp_path: Path
+) -> None:
+    """A run that replaced the outputs wrote nothing beside the recordings. A correction reaches the files there that
+    nobody has changed, and names one that somebody has; a deleted file, and those of other items, stay as they are."""
+    again("--beside")
+    again("--overwrite", "--no-beside", "--max-line", "20")
+    talks = tmp_path / "talks"
+    other = (talks / "b.srt").read_bytes()
+    replace_in(out / "vtt" / "a.vtt", ("w1", "one"))
+    replace_in(talks / "a.ttml", ("w2", "two"))
+    (talks / "a.transcript.txt").unlink()
+    done = voxbatch("correct", "out", "out/vtt/a.vtt", *ESTIMATED)
+    assert f"files beside the recordings: 2, the first is {talks}/a.srt\n" in done.stderr
+    assert f"1 file changed by somebody and not replaced: {talks}/a.ttml; to take the changes in: " in done.stderr
+    assert (talks / "a.srt").read_bytes() == (out / "srt/a.srt").read_bytes()
+    assert "w0 one w2" in " ".join((talks / "a.vtt").read_text().split())
+    assert "w0 w1 two" in (talks / "a.ttml").read_text()
+    assert not (talks / "a.transcript.txt").exists()
+    assert (talks / "b.srt").read_bytes() == other
 
 
 def retime(path: Path, seconds: float) -> None:
@@ -165,7 +188,7 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     """Subtitles with cues at times of a person stay as they are once their text is taken in, and no run warns of them
     any more. A later correction in another file is not undone by them; `correct` says that they lack it."""
     subtitle = out / "srt" / "a.srt"
-    replace_in(subtitle, ("w3", "three"), ("w5", "<i>w5</i>"))
+    replace_in(subtitle, ("w3", "three"), ("w5", '<font color="#ff0000">w5</font>'))
     retime(subtitle, 0.5)
     retimed = subtitle.read_bytes()
     assert "not replaced: srt/a.srt" in again()
@@ -293,7 +316,7 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     assert [cue.plaintext for cue in subtitles] == ["w0 w1 w2", "w3 w4 w5"]
     first, second = subtitles
     middle = first.end - 500
-    subtitles.append(pysubs2.SSAEvent(middle, second.end - 500, r"w1 {\i1}w2{\i0}\Nw3"))
+    subtitles.append(pysubs2.SSAEvent(middle, second.end - 500, r"w1 {\s1}w2{\s0}\Nw3"))
     first.end, first.text, second.start, second.text = middle, "w0", second.end - 500, "w4 w5"
     subtitles.sort()
     subtitles.shift(s=0.5)
@@ -321,6 +344,63 @@ def test_all_formats_get_the_cues_of_a_person(out: Path, voxbatch: Voxbatch, for
     assert cues(form) == expected
     assert re.search(r"</c>\n<00:00:02\.41\d><c>w3</c>\n", (out / "vtt-words" / "a.vtt").read_text())
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
+STYLED = {
+    "srt": "<i>w0 &\n<b>w1</b></i> <u>w2</u>",
+    "vtt": "<i>w0 &amp;\n<b>w1</b></i> <u>w2</u>",
+    "ass": r"{\i1}w0 &\N{\b1}w1{\b0}{\i0} {\u1}w2{\u0}",
+    "ttml": '<span tts:fontStyle="italic">w0 &amp;<br/><span tts:fontWeight="bold">w1</span></span> '
+    '<span tts:textDecoration="underline">w2</span>',
+}
+"""A cue with styles as a person writes it."""
+
+
+@pytest.mark.parametrize("form", STYLED)
+def test_styles_of_a_person_reach_all_formats(out: Path, voxbatch: Voxbatch, form: str) -> None:
+    """Italics, bold and underlined words are so in every format, and stay when another format is corrected."""
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml", "--max-line", "10").returncode == 0
+    path = out / form / f"a.{form}"
+    replace_in(path, ("w0 w1 w2", STYLED[form]))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "srt": "<i>w0 &</i>\n<b><i>w1</i></b> <u>w2</u>",
+        "vtt": "<i>w0 &amp;</i>\n<b><i>w1</i></b> <u>w2</u>",
+        "ass": r"{\i1}w0 &{\i0}\N{\b1}{\i1}w1{\i0}{\b0} {\u1}w2{\u0}",
+        "ttml": '<span tts:fontStyle="italic">w0 &amp;</span><br/><span tts:fontWeight="bold"><span '
+        'tts:fontStyle="italic">w1</span></span> <span tts:textDecoration="underline">w2</span>',
+    }
+    for other in {*STYLED} - {form}:
+        assert expected[other] in (out / other / f"a.{other}").read_text(), other
+    assert STYLED[form] in path.read_text()
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 & w1 w2 w3 w4 w5"
+    other = "vtt" if form == "srt" else "srt"
+    replace_in(out / other / f"a.{other}", ("w4", "four"))
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    for name in {*STYLED} - {form}:
+        text = (out / name / f"a.{name}").read_text()
+        assert (expected[name] in text, "four" in text) == (True, True), name
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml"])
+def test_cues_that_overlap_are_told(out: Path, voxbatch: Voxbatch, form: str) -> None:
+    """Both cues of each pair are named with their times, also one that lies below a longer one; they are taken in."""
+    assert voxbatch("merge", "out", "--formats", "srt,vtt,ass,ttml").returncode == 0
+    path = out / form / f"a.{form}"
+    subtitles = pysubs2.load(str(path), encoding="utf-8")
+    times = ((0, 2000, "w0 w1"), (500, 1000, "w2"), (1500, 2500, "w3"), (2500, 3200, "w4 w5"))
+    subtitles.events = [pysubs2.SSAEvent(*cue) for cue in times]
+    subtitles.save(str(path), encoding="utf-8")
+    for options in (("--dry-run",), ()):
+        shown = voxbatch("correct", "out", *options, *ESTIMATED).stdout
+        assert (
+            f"  a.wav, in {form}/a.{form}: its cues\n"
+            "    0:00.0 to 0:02.0 “w0 w1” overlaps 0:00.5 to 0:01.0 “w2”\n"
+            "    0:00.0 to 0:02.0 “w0 w1” overlaps 0:01.5 to 0:02.5 “w3”\n"
+        ) in shown
+        assert shown.count("overlaps") == 2
+    assert (out / "srt/a.srt").read_text().count("-->") == 4
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt", "vtt-words", "ass", "ttml", "txt"])
@@ -1055,9 +1135,14 @@ def test_a_corrected_file_alone_names_its_run(voxbatch: Voxbatch, recording: Rec
     recording("talks/day/a.wav", 2.1)
     recording("alone.wav", 2.1)
     assert voxbatch("run", "talks", "--beside", *ENGINE).returncode == 0
-    assert voxbatch("run", "alone.wav", "--beside", *ENGINE).returncode == 0
-    for file, out in (("talks/day/a.srt", "talks"), ("alone.srt", "alone"), ("talks.voxbatch/srt/day/a.srt", "talks")):
-        replace_in(tmp_path / file, ("w1" if "." not in file[:6] else "w2", "new"))
+    assert voxbatch("run", "alone.wav", "--beside", "--formats", "srt,txt", *ENGINE).returncode == 0
+    for file, out, word in (
+        ("talks/day/a.srt", "talks", "w1"),
+        ("alone.srt", "alone", "w1"),
+        ("alone.transcript.txt", "alone", "w2"),
+        ("talks.voxbatch/srt/day/a.srt", "talks", "w2"),
+    ):
+        replace_in(tmp_path / file, (word, "new"))
         done = voxbatch("correct", file, "--engine", "none")
         assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 item corrected"), done.stderr
         assert " new " in next(iter(read_lines(tmp_path / f"{out}.voxbatch").values()))["pred_text"]

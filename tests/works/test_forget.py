@@ -17,6 +17,8 @@ from holds import Hold
 from waits import until
 
 from voxbatch.analysis.find.index import index_path
+from voxbatch.output.beside import BESIDE
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.verify import verify
 from voxbatch.process.hang_detector import is_stopped
 from voxbatch.storage import Store, Stores
@@ -96,6 +98,17 @@ def test_no_byte_of_an_item_is_left(out: Path, voxbatch: Voxbatch, tmp_path: Pat
     ] * 2
     again = voxbatch("forget", "out", "calls/anna.wav")
     assert (again.returncode, again.stdout) == (0, done.stdout)
+
+
+def test_a_translation_beside_is_forgotten(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A translation has its language in its name beside the recording, and goes with its item."""
+    calls = tmp_path / "talks" / "calls"
+    shutil.copy(calls / "anna.srt", calls / "anna.en.srt")
+    OwnFiles(Stores().out(str(out))).mark([(f"{calls}/anna.en.srt", BESIDE)])
+    shutil.copy(calls / "anna.srt", calls / "anna.de.srt")
+    assert f"\n  delete: {calls}/anna.en.srt\n" in voxbatch("forget", "out", "calls/anna.wav", "--dry-run").stdout
+    assert voxbatch("forget", "out", "calls/anna.wav").returncode == 0
+    assert sorted(path.name for path in calls.glob("*.srt")) == ["anna.de.srt"]
 
 
 @pytest.fixture

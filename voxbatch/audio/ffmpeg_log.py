@@ -28,6 +28,10 @@ _STREAM = re.compile(
 """A stream: " Stream #0:1[0x2](eng): Audio: aac (LC) (mp4a / 0x6134706D), 44100 Hz, stereo, fltp, 128 kb/s"."""
 _FRAME_RATE = re.compile(r", ([\d.]+) fps(?:, ([\d.]+)(k?) tbr)?")
 """Frames of a video stream, on average and at most: ", 23.98 fps, 23.98 tbr, 24k tbn"."""
+_SIZE = re.compile(r", (\d+)x(\d+)(?: \[SAR \d+:\d+ DAR (\d+):(\d+)\])?")
+"""Pixels of a video stream, and its shape if they are not square: ", 720x576 [SAR 64:45 DAR 16:9]"."""
+_ROTATION = re.compile(r" *[Dd]isplay ?[Mm]atrix: rotation of (-?\d+(?:\.\d+)?) degrees")
+"""The rotation of the video stream before it, with which phones store upright videos."""
 _JUMP = re.compile(r"timestamp discontinuity .*?: (\d+), new offset=")
 """Message about a gap in the timestamps that ffmpeg closes, with the gap in microseconds. It closes gaps of more than
 10 s in MPEG-TS. A negative number means that files were joined."""
@@ -55,6 +59,10 @@ class FFmpegLog:
         """Frames per second of the first video stream, as subtitles take it. None if there is none, or no usual one."""
         self.average_frame_rate: float | None = None
         """Frames per second on average, if they come at varying times. Otherwise None."""
+        self.aspect_ratio: float | None = None
+        """Width of the picture of the first video stream as it is shown, divided by its height, with three decimals."""
+        self._is_first_video = False
+        """True while the lines are about this stream."""
         self.num_subtitles = 0
         self.first_error: str | None = None
         """First message of an error of any kind. It gives the cause; later messages only say that ffmpeg stopped."""
@@ -124,6 +132,9 @@ class FFmpegLog:
             self.duration_s = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
         elif stream := _STREAM.match(text):
             language, kind, codec, details = stream.groups()
+            self._is_first_video = kind == "Video" and not self.has_video
+            if self._is_first_video and (size := _SIZE.search(details)) and int(size[4] or size[2]):
+                self.aspect_ratio = round(int(size[3] or size[1]) / int(size[4] or size[2]), 3) or None
             if kind != "Audio":
                 self.has_video |= kind == "Video"
                 if self.frame_rate is None and (rate := _FRAME_RATE.search(details)):
@@ -132,6 +143,9 @@ class FFmpegLog:
                 return
             description = [codec.strip(), *details.split(", ")[1:3]]
             self.audio_streams.append(", ".join(([] if language in (None, "und") else [language]) + description))
+        elif self._is_first_video and self.aspect_ratio and (rotation := _ROTATION.match(text)):
+            is_upright = round(float(rotation[1]) / 90) % 2
+            self.aspect_ratio = round(1 / self.aspect_ratio, 3) if is_upright else self.aspect_ratio
 
     def _read_frame_rate(self, average: float, base: float | None) -> None:
         rate, is_variable = frame_rate.of_stream(average, base) if average else (0.0, False)

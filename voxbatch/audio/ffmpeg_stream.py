@@ -136,8 +136,8 @@ class FFmpegStream:
     """Decoder of a recording through ffmpeg.
 
     Attributes `rate` (Hz) and `channels` come from the header of ffmpeg's output, and `audio_streams` (a description of
-    each audio stream), `layout` (of the channels, such as "5.1(side)"), `frame_rate` and `average_frame_rate` (see
-    FFmpegLog) from its messages.
+    each audio stream), `layout` (of the channels, such as "5.1(side)"), `frame_rate`, `average_frame_rate` and
+    `aspect_ratio` (see FFmpegLog) from its messages.
 
     Args:
         recording: an open recording, which is not closed here.
@@ -211,6 +211,7 @@ class FFmpegStream:
         self.audio_streams = tuple(self._log.audio_streams)
         self.layout = self._log.audio_streams[audio_stream].rpartition(", ")[2]
         self.frame_rate, self.average_frame_rate = self._log.frame_rate, self._log.average_frame_rate
+        self.aspect_ratio = self._log.aspect_ratio
         self._timeline = Timeline(self.rate, has_timestamps=self._log.format not in WITHOUT_TIMESTAMPS)
         self._skipped_frames = round((offset - begin) * self.rate)
 

@@ -53,6 +53,7 @@ class MixedStreams:
     def __init__(self, streams: Sequence[FFmpegStream]) -> None:
         self._streams = streams
         self.frame_rate, self.average_frame_rate = streams[0].frame_rate, streams[0].average_frame_rate
+        self.aspect_ratio = streams[0].aspect_ratio
 
     def blocks(self) -> Iterator[NativeBlock]:
         """Yield blocks of shape (frames, 1), then close the streams. Errors are those of FFmpegStream."""

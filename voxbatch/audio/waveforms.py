@@ -64,7 +64,7 @@ def decode(
     channels: str | None = None,
     language: str | None = None,
     warn: Warn = lambda message: None,
-    tell_frame_rate: Callable[[float], None] = lambda rate: None,
+    tell_picture: Callable[[float | None, float | None], None] = lambda frame_rate, aspect_ratio: None,
 ) -> Iterator[Waveform]:
     """Decode a recording to float32 at 16 kHz: mono, unless its channels are separate.
 
@@ -82,7 +82,7 @@ def decode(
             does a recording that is several files.
         language: code of the language that is spoken, which a film's audio streams may be tagged with.
         warn: called with one line for each repair, for each sign of lost audio, and for each recording that ends early.
-        tell_frame_rate: called with the frames per second of the picture, if there is one.
+        tell_picture: called with the frames per second and the aspect ratio of the picture, as far as they are known.
 
     Yields:
         Waveforms that join without gaps or overlap. The first one starts at `offset` on the recording's clock.
@@ -92,7 +92,7 @@ def decode(
         FFmpegKilledError: ffmpeg was killed; a retry may succeed.
         StorageError: the place that the recording is fetched from fails.
     """
-    part = _Part(recording, name, offset, duration, channel, audio_stream, channels, language, warn, tell_frame_rate)
+    part = _Part(recording, name, offset, duration, channel, audio_stream, channels, language, warn, tell_picture)
     starts = file_starts(recording, None if duration is None else offset + duration)
     if len(starts) > 1:
         if any(recording.pread(4, start) != b"OggS" for start in starts):  # chained Ogg is usual
@@ -125,7 +125,7 @@ class _Part:
     channels: str | None
     language: str | None
     warn: Warn
-    tell_frame_rate: Callable[[float], None]
+    tell_picture: Callable[[float | None, float | None], None]
 
 
 def _decode_files(part: _Part, starts: list[int]) -> Generator[Samples]:
@@ -205,7 +205,7 @@ def _open(part: _Part) -> Native:
 
 
 def _opened_by_ffmpeg(part: _Part, reason: str, seek: bool, audio: AudioBytes | None) -> FFmpegStream | MixedStreams:
-    """Open a recording with ffmpeg, and tell the frame rate of its picture.
+    """Open a recording with ffmpeg, and tell the frame rate and the shape of its picture.
 
     Args:
         reason, seek, audio: see FFmpegStream.
@@ -216,8 +216,7 @@ def _opened_by_ffmpeg(part: _Part, reason: str, seek: bool, audio: AudioBytes | 
         part.recording, part.name, part.offset, part.audio_stream, reason, part.warn, seek=seek, audio_bytes=audio,
         language=part.language,
     )  # fmt: skip
-    if stream.frame_rate:
-        part.tell_frame_rate(stream.frame_rate)
+    part.tell_picture(stream.frame_rate, stream.aspect_ratio)
     if average := stream.average_frame_rate:
         part.warn(f"the video has a variable frame rate, {average:g} on average: subtitles may begin between frames")
     return stream

@@ -15,7 +15,7 @@ from voxbatch.cli.columns import clock, line_width
 from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import in_words
-from voxbatch.records import FLAG_KINDS
+from voxbatch.records import FLAG_KINDS, by_stretch
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import Stores
 
@@ -106,7 +106,7 @@ def _lines(flagged: Flagged, out: str) -> Iterator[str]:
 
 def _item(item: FlaggedItem) -> Iterator[str]:
     yield item.id
-    for flag in item.flags:
+    for flag in by_stretch(item.flags):
         yield from _wrapped(f"  {flag.kind}{_place(flag)}: {flag.reason}")
     text = textwrap.shorten(item.text, line_width() - 4, placeholder=" …")
     yield f"  “{text}”" if text else "  (no text)"

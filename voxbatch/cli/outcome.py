@@ -14,18 +14,23 @@ from itertools import islice
 from typing import Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch.cli.advice import failure_lines, language_line, short_path
 from voxbatch.cli.columns import MIN_COLUMN
 from voxbatch.config import Config
 from voxbatch.display import first_failures, format_duration
 from voxbatch.engines import known_details
-from voxbatch.errors import StorageError
+from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.failure_kinds import NO_AUDIO_TRACK, in_words
 from voxbatch.formats.document import Document
+from voxbatch.output import run_file
+from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import short_name
 from voxbatch.output.layout import existing_outputs
+from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.products import Products
 from voxbatch.output.summary import Summary
@@ -68,6 +73,7 @@ def print_outcome(
     to_stderr: bool = False,
     shows_items: bool = True,
     is_unchanged: bool = False,
+    first_done: NDArray[np.intp] | None = None,
 ) -> None:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
@@ -77,6 +83,7 @@ def print_outcome(
         to_stderr: standard output has the transcripts, which are not shown here.
         shows_items: show the first transcripts and the first failed items.
         is_unchanged: an earlier run has printed the transcripts and figures: leave them out.
+        first_done: positions of the items whose transcripts are shown. None for the first ones of the list.
     """
     store = stores.out(out)
     failures = [(item.path, item.reason) for item in first_failures(store)] if summary.failed and shows_items else []
@@ -85,20 +92,33 @@ def print_outcome(
         places = [(label, os.path.join(shown, name)) for label, name in existing_outputs(store)]
     lines, language = place_lines(places), ""
     if not is_unchanged:
-        texts = first_texts(store, work_of(summary.facts.config)) if shows_items and not to_stderr else []
+        kind = work_of(summary.facts.config)
+        texts = first_texts(store, kind, first_done) if shows_items and not to_stderr else []
         lines, language = outcome_lines(summary, texts, places, shown, verbose), language_line(summary, argv, out)
     for line in (*lines, *failure_lines(summary, failures, argv, out), *([language] if language else [])):
         click.echo(escape_controls(line), err=to_stderr)
 
 
-def first_texts(store: Store, kind: Work) -> list[tuple[str, str]]:
-    """Return (id, text) of the first transcripts, or of the first texts that were spoken; [] if they cannot be read."""
+def first_texts(store: Store, kind: Work, only: NDArray[np.intp] | None = None) -> list[tuple[str, str]]:
+    """Return (id, text) of the first transcripts, or of the first texts that were spoken; [] if they cannot be read.
+
+    Args:
+        only: positions of the items to look at, in ascending order. None for all.
+    """
     products: Products = kind.resolve("products")
-    with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(StorageError, CheckpointError, ValueError, KeyError, TypeError):
         # One parsed line at a time.
-        lines = (json.loads(line) for line in islice(store.lines(kind.merged), SHOWN_TRANSCRIPTS))
-        return [(line["id"], products.text_of(line) or _why_empty(line)) for line in lines]
+        lines = map(json.loads, store.lines(kind.merged)) if only is None else _transcripts(store, only)
+        shown = islice(lines, SHOWN_TRANSCRIPTS)
+        return [(line["id"], products.text_of(line) or _why_empty(line)) for line in shown]
     return []
+
+
+def _transcripts(store: Store, only: NDArray[np.intp]) -> Iterator[dict[str, Any]]:
+    """Return the lines of the transcripts among some items."""
+    run = run_file.read_existing(store)
+    entries = Entries(store, run, only=only)
+    return (parse_line(store, entry, run.products) for entry in entries if entry.kind == "transcript")
 
 
 def _why_empty(line: Mapping[str, Any]) -> str:

@@ -224,6 +224,7 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
             print_outcome(
                 result.summary, config.out, config.stores, argv, ending.verbose, to_stderr=bool(ending.stdout),
                 shows_items=ending.shows_items, is_unchanged=result.is_unchanged and not ending.verbose,
+                first_done=result.first_done,
             )  # fmt: skip
     if not failed or ending.exit_zero:
         return 0

@@ -168,7 +168,7 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
             levels, claimed_s = listener.levels, excerpts.claimed_s
             yield Decoded(
                 task.item, tuple(spans), notes, cpu_s, report, task.recording, levels, turns, claimed_s,
-                listener.frame_rate,
+                listener.frame_rate, listener.aspect_ratio,
             )  # fmt: skip
     except (EOFError, BrokenPipeError, ConnectionResetError, EngineError):
         raise  # the parent or the process of the networks is gone
@@ -229,7 +229,7 @@ def chunks(
             channels=task.channels,
             language=task.lang,
             warn=warnings.append,
-            tell_frame_rate=listener.see,
+            tell_picture=listener.see,
         )
         try:
             blocks = without_echo(_limited(waveforms, task))

@@ -110,6 +110,8 @@ class Decoded:
     if all of it was decoded."""
     frame_rate: float | None = None
     """Frames per second of the picture. None without one."""
+    aspect_ratio: float | None = None
+    """Width of the picture divided by its height. None without one."""
 
     @property
     def seconds(self) -> float:

@@ -38,11 +38,12 @@ class VoiceListener:
         self._unmeasured: Samples = np.zeros((0, 0), np.float32)
         """The samples after the last whole frame of levels."""
         self.frame_rate: float | None = None
+        self.aspect_ratio: float | None = None
         """See Decoded."""
 
-    def see(self, frame_rate: float) -> None:
-        """Note the frame rate of the recording's picture."""
-        self.frame_rate = frame_rate
+    def see(self, frame_rate: float | None, aspect_ratio: float | None) -> None:
+        """Note the frame rate and the shape of the recording's picture."""
+        self.frame_rate, self.aspect_ratio = frame_rate or self.frame_rate, aspect_ratio or self.aspect_ratio
 
     @property
     def levels(self) -> tuple[bytes, ...]:

@@ -11,14 +11,22 @@ from dataclasses import dataclass
 
 from voxbatch.frame_rate import AUTO, DEFAULT, exact
 
+MAX_LINE = 42
+NARROWEST = 14
+"""Columns of a line of the narrowest picture."""
+SQUARE_COLUMNS = 36
+"""Columns that fill a square picture, drawn by libass in the size that it gives subtitles: 16/288 of the height, by
+letters half as wide as they are high."""
+
 
 @dataclass(frozen=True, slots=True)
 class CueLimits:
     """The shape of cues. The defaults are those of Netflix's Timed Text Style Guide for adult programmes in English: 42
     characters, 2 lines, 20 characters per second, 2 frames between two cues."""
 
-    max_line: int = 42
-    """Columns of a line. A wide character (Chinese, Japanese, Korean) takes two columns, so 21 of them fill 42."""
+    max_line: int = MAX_LINE
+    """Columns of a line. A wide character (Chinese, Japanese, Korean) takes two columns, so 21 of them fill 42. The
+    default is narrower for a picture that has no room for it: see `columns`."""
     max_lines: int = 2
     max_cps: float = 20.0
     """Reading speed in columns per second. A cue outlasts its speech if a reader needs more time and the gap after it
@@ -27,6 +35,12 @@ class CueLimits:
     """Frames per second of all videos, or AUTO. Cues begin and end with a frame."""
     min_gap: int = 2
     """Frames without a cue between two cues."""
+
+    def columns(self, aspect_ratio: float | None) -> int:
+        """Return the columns of a line for a picture by its width divided by its height: 42 → 20 for 9:16."""
+        if self.max_line != MAX_LINE or aspect_ratio is None:
+            return self.max_line
+        return max(NARROWEST, min(MAX_LINE, round(SQUARE_COLUMNS * aspect_ratio)))
 
     def frames_per_second(self, of_video: float | None) -> float:
         """Return the exact frame rate at which the cues of a recording begin, by that of its video."""

@@ -80,6 +80,8 @@ class Cue:
     pieces: tuple[tuple[LinePiece, ...], ...] = field(default=(), compare=False, repr=False)
     speaker: str | None = None
     """See Word. None if speakers are not told apart."""
+    styles: tuple[str, ...] = ()
+    """Styles of the visible characters of the lines; see the module `styles`. Empty if there are none."""
 
 
 def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, has_labels: bool = False) -> list[Cue]:
@@ -93,6 +95,7 @@ def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, 
     Args:
         has_labels: begin the text of a speaker with the speaker's label: "Speaker 1: Hello."
     """
+    limits = replace(limits, max_line=limits.columns(transcript.aspect_ratio))
     pieces = list(pieces_of(transcript, limits.max_line))
     if has_labels:
         pieces = list(_labelled(pieces, limits.max_line))

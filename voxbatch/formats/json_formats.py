@@ -96,7 +96,8 @@ def _words(words: Sequence[Word], confidence: str, text: str = "") -> list[dict[
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    return {"text": segment.text.strip(), **_span(segment), **_speaker(segment)}
+    markup = {"markup": segment.markup} if segment.markup else {}
+    return {"text": segment.text.strip(), **_span(segment), **_speaker(segment), **markup}
 
 
 def _text(segment: Segment) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from voxbatch.formats.document import Document
-from voxbatch.records import Flag, Transcript, Word
+from voxbatch.records import Flag, Transcript, Word, by_stretch
 
 MAX_AUDIO_BYTES = 4 << 20
 """Largest recording that is put into the page."""
@@ -40,7 +40,7 @@ def notebook_html(transcript: Transcript) -> str:
         num_shown += len(words)
     if (num_left := len(transcript.words) - MAX_WORDS) > 0:
         rows.append(f"<div><small>… and {num_left:,} more words</small></div>")
-    rows += [f"<div><small>⚠ {_flag(flag)}</small></div>" for flag in transcript.flags]
+    rows += [f"<div><small>⚠ {_flag(flag)}</small></div>" for flag in by_stretch(transcript.flags)]
     rows += [f"<div><small>{escape(warning)}</small></div>" for warning in transcript.warnings]
     return f'<div dir="auto" onclick="{escape(_PLAY)}">{_player(transcript.audio)}{"".join(rows)}</div>'
 

@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterable
 
 from voxbatch.formats.cues import Cue
 from voxbatch.formats.document import Document, without_control_characters
+from voxbatch.formats.styles import styled
 from voxbatch.formats.timed_cues import cues_of
 
 _WORD_JOINER = "\u2060"
 """WORD JOINER: an invisible character without width that allows no line break. It splits text that a player takes for
 markup."""
+
+
+_HTML_TAGS = {style: (f"<{style}>", f"</{style}>") for style in "ibu"}
+_ASS_TAGS = {style: (f"{{\\{style}1}}", f"{{\\{style}0}}") for style in "ibu"}
+_TTML_STYLES = {"i": 'tts:fontStyle="italic"', "b": 'tts:fontWeight="bold"', "u": 'tts:textDecoration="underline"'}
+_TTML_TAGS = {style: (f"<span {attribute}>", "</span>") for style, attribute in _TTML_STYLES.items()}
 
 
 def srt(document: Document) -> str:
@@ -23,7 +30,7 @@ def srt(document: Document) -> str:
     return _numbered_cues(
         _cues(document, has_labels=True),
         ",",
-        lambda cue: _without_markup("\n".join(cue.lines), r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"),
+        lambda cue: styled(cue.lines, cue.styles, _srt_text, _HTML_TAGS),
     )
 
 
@@ -34,7 +41,7 @@ def vtt(document: Document) -> str:
     Braces and backslashes get a WORD JOINER, because some players take them for markup.
     """
     return "WEBVTT\n\n" + _numbered_cues(
-        _cues(document), ".", lambda cue: _voice(cue) + _vtt_text("\n".join(cue.lines))
+        _cues(document), ".", lambda cue: _voice(cue) + styled(cue.lines, cue.styles, _vtt_text, _HTML_TAGS)
     )
 
 
@@ -57,7 +64,7 @@ def ttml(document: Document) -> str:
     paragraphs = "".join(
         f'      <p begin="{_timestamp(cue.start_ms, ".")}" end="{_timestamp(cue.end_ms, ".")}"'
         f"{attributes.get(cue.speaker or '', '')}{_direction(cue)}>"
-        f"{'<br/>'.join(html.escape(_xml_text(line), quote=False) for line in cue.lines)}</p>\n"
+        f"{styled(cue.lines, cue.styles, _ttml_text, _TTML_TAGS)}</p>\n"
         for cue in cues
     )
     names = "".join(
@@ -115,8 +122,10 @@ def _ass_name(cue: Cue) -> str:
 
 
 def _ass_text(cue: Cue) -> str:
-    lines = (re.sub(r"[{}]", r"\\\g<0>", line.replace("\\", f"\\{_WORD_JOINER}")) for line in cue.lines)
-    return r"\N".join(lines)
+    def escape(text: str) -> str:
+        return re.sub(r"[{}]", r"\\\g<0>", text.replace("\\", f"\\{_WORD_JOINER}")).replace("\n", r"\N")
+
+    return styled(cue.lines, cue.styles, escape, _ASS_TAGS)
 
 
 _TTML = """<?xml version="1.0" encoding="UTF-8"?>
@@ -184,6 +193,14 @@ def _voice(cue: Cue) -> str:
 def _voice_name(cue: Cue) -> str:
     """Return the speaker of a cue in one line; "" if speakers are not told apart."""
     return " ".join(without_control_characters(cue.speaker or "").split())
+
+
+def _srt_text(text: str) -> str:
+    return _without_markup(text, r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)")
+
+
+def _ttml_text(text: str) -> str:
+    return html.escape(_xml_text(text), quote=False).replace("\n", "<br/>")
 
 
 def _vtt_text(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from voxbatch.formats import DEFAULT_LIMITS, CueLimits
 from voxbatch.formats.cues import Cue, LinePiece, pieces_of, split_into_cues
 from voxbatch.formats.document import complete_sources, visible_text, without_control_characters
+from voxbatch.formats.styles import styles_of
 from voxbatch.records import Segment, Transcript
 
 
@@ -30,8 +31,10 @@ def _timed_by_a_person(transcript: Transcript, has_labels: bool) -> Iterator[Cue
             while missing > 0:  # a piece of two lines is in the first one
                 words[-1].append(next(pieces))
                 missing -= len(visible_text(words[-1][-1].text))
+        styles = styles_of(subtitle.markup, subtitle.text)
         if has_labels and subtitle.speaker not in (None, speaker):
             lines[0] = f"{subtitle.speaker}: {lines[0]}"
+            styles = [""] * len(visible_text(f"{subtitle.speaker}:")) + styles if styles else []
         speaker = subtitle.speaker
         times = round(subtitle.start * 1000), round(subtitle.end * 1000)
         shift = _shift(subtitle, [piece for line in words for piece in line])
@@ -40,7 +43,7 @@ def _timed_by_a_person(transcript: Transcript, has_labels: bool) -> Iterator[Cue
             for line in words
             if line
         )
-        yield Cue(*times, tuple(lines), tuple(moved), speaker)
+        yield Cue(*times, tuple(lines), tuple(moved), speaker, tuple(styles))
 
 
 def _shift(subtitle: Segment, pieces: Sequence[LinePiece]) -> float:

@@ -44,6 +44,7 @@ class Beside:
         self._own_places = list[str]()
         """The latest places that have a file of voxbatch, which are not recorded yet."""
         self._written, self._foreign, self._refused, self._parts = _Outcome(), _Outcome(), _Outcome(), _Outcome()
+        self._silent = _Outcome()
 
     def write(self, place: str | None, name: str, content: bytes) -> None:
         """Write a file beside a recording, unless somebody else's file is there.
@@ -96,6 +97,17 @@ class Beside:
             except StorageError as e:
                 self._refused.add(str(e))
 
+    def leave_out(self, place: str, name: str, check: Callable[[], None]) -> None:
+        """Write no file beside a recording without speech, and delete that of an earlier merge.
+
+        Args:
+            name, check: see `delete`.
+        """
+        with self._lock:
+            self._silent.add(place)
+        if self._own.has_mark(place, BESIDE):
+            self.delete(place, name, check)
+
     def delete(self, place: str, name: str, check: Callable[[], None]) -> None:
         """Delete a file beside a recording that is not that of its item any more, unless somebody else's file is there.
 
@@ -127,6 +139,9 @@ class Beside:
             log.info(
                 "beside", text=f"files beside the recordings: {count:,}, the first is {redacted(self._written.first)}"
             )
+        if count := self._silent.count:
+            text = f"files not written beside recordings without speech: {count:,}, the first is "
+            log.info("beside", text=f"{text}{redacted(self._silent.first)}; the empty ones are in {self._out}")
         if count := self._foreign.count:
             text = f"files beside recordings that hold something else and stay as they are: {count:,}, the first is "
             text += (

@@ -218,7 +218,7 @@ class Entries:
         return bool(begin < end)
 
     def _is_wanted(self, index: int) -> bool:
-        return self._only is None or bool(self._only[np.searchsorted(self._only, index) :][:1] == index)
+        return self._only is None or index in self._only[np.searchsorted(self._only, index) :][:1]
 
     def _read_part(self, rank: int, part: Part) -> Iterator[_RankedEntry]:
         """Return the wanted entries of a part in the order of the list."""

@@ -28,12 +28,17 @@ from numpy.typing import NDArray
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.output.layout import item_file
+from voxbatch.output.lines import SPOKEN_LANGUAGE
 from voxbatch.storage.columns import Column, repeated_hashes
 
 _SUFFIX = re.compile(
     rf"(?<=[^/])(?:{'|'.join(map(re.escape, sorted(RECORDING_SUFFIXES)))})(?=(?:#[^/]*)?$)", re.IGNORECASE
 )
 """The extension of a recording in an id, also before "#offset-duration#chN"."""
+
+
+TRANSLATED = ".en"
+"""End of the name of a translation beside a recording. Whisper translates into English alone."""
 
 
 class ItemNames:
@@ -82,13 +87,14 @@ class ItemNames:
         """Return the path or the address of an item's file beside its recording, without the extension. These names
         are then those of all recordings, by their paths.
 
-        talk.mp4 → talk. None means that the item is a part of its recording (`offset`, `channel`), or that another item
-        has the same recording, so that the file could not be named after the recording.
+        talk.mp4 → talk, and talk.en for a translation, which players then list by its language beside talk.srt. None
+        means that the item is a part of its recording (`offset`, `channel`), or that another item has the same
+        recording, so that the file could not be named after the recording.
         """
         path = line[AUDIO_KEY]
         if line.get("offset") or line.get("channel") is not None or self.is_repeated(path):
             return None
-        return self.name(path)
+        return f"{self.name(path)}{TRANSLATED}" if SPOKEN_LANGUAGE in line else self.name(path)
 
     def _is_among(self, name: str, hashes: NDArray[np.int64]) -> bool:
         value = int.from_bytes(self._digest(name), "little", signed=True)

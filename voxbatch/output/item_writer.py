@@ -40,6 +40,9 @@ class ItemFile:
     """None for a file that is to be deleted, because it is of an earlier transcript of the item."""
     beside: str | None = None
     """Path or address beside the recording. None if the item has no place there."""
+    silent: str | None = None
+    """Path or address beside a recording without speech, which gets no file there: players and editors refuse an empty
+    one."""
     index: int = -1
     """Position of the item in the list. -1 for a file that is made of other things than the transcript."""
 
@@ -56,7 +59,9 @@ def write_item_files(
 
     def put(file: ItemFile) -> None:
         owner.check_again()
-        if beside and file.content is not None:
+        if beside and file.silent:
+            beside.leave_out(file.silent, file.name, owner.check_again)
+        elif beside and file.content is not None:
             beside.write(file.beside, file.name, file.content)
         elif beside and file.beside and store.exists(file.name):
             beside.delete(file.beside, file.name, owner.check_again)
@@ -147,7 +152,8 @@ def item_files(
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")
                 beside = place and f"{place}.{WRITERS[form].beside}"
-                yield ItemFile(item_file(name, form), content, beside, entry.index)
+                silent = None if document.transcript.text.strip() else beside
+                yield ItemFile(item_file(name, form), content, None if silent else beside, silent, entry.index)
                 written.add(item_file(name, form))
         if others and (entry.part in newer or (ids and ids.name(line["id"]) != short_name(line["id"]))):
             place = recordings.place_beside(line) if recordings else None

@@ -109,7 +109,8 @@ def transcript_line(
     if flags is None:
         flags = transcript.flags if translates else (*transcript.flags, *item_flags(transcript, given))
     languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
-    of_video = {} if transcript.frame_rate is None else {frame_rate.KEY: transcript.frame_rate}
+    picture = {frame_rate.KEY: transcript.frame_rate, frame_rate.ASPECT_KEY: transcript.aspect_ratio}
+    of_video = {name: value for name, value in picture.items() if value is not None}
     return {
         **of_video, **manifest_keys(item, folder, row),
         **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id, **own,
@@ -230,6 +231,7 @@ class SegmentKeys(_SpanKeys):
     """The keys of a segment of a line."""
 
     text: str
+    markup: str = ""
 
 
 class _FlagKeys(msgspec.Struct):

@@ -28,10 +28,13 @@ def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Tra
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
     text, confidence, audio = line.get(text_key) or "", line.get("confidence"), line.get(AUDIO_KEY) or ""
     timed = (recogniser_keys(line) or {}).get("subtitles", ())
-    subtitles = tuple(Segment(cue["text"], cue["start"], cue["end"], cue.get("speaker")) for cue in timed)
+    subtitles = tuple(
+        Segment(cue["text"], cue["start"], cue["end"], cue.get("speaker"), markup=cue.get("markup") or "")
+        for cue in timed
+    )
     return Transcript(
         text, words, segments, duration, warnings, language, flags_of(line), confidence, None, subtitles, audio,
-        frame_rate.of_line(line),
+        frame_rate.of_line(line), frame_rate.aspect_of_line(line),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from voxbatch.records import Flag, by_stretch
 from voxbatch.report.selection import Row
 from voxbatch.scoring.units import error_unit
 from voxbatch.storage.address import is_remote, redacted
@@ -89,10 +90,10 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
         times += [start - before, end - start]
         before = end
     confidences = [-1 if (confidence := word.get("confidence")) is None else round(confidence * 100) for word in timed]
-    flags = [
-        [_cut(str(flag["kind"]), 40), _cut(str(flag["reason"])), flag.get("start"), flag.get("end")]
+    flags = by_stretch(
+        Flag(_cut(str(flag["kind"]), 40), _cut(str(flag["reason"])), flag.get("start"), flag.get("end"))
         for flag in line["flags"][:MAX_NOTES]
-    ]
+    )
     texts = [
         [space + _cut(word, MAX_WORD_CHARACTERS) for space, word in zip(spaces, words, strict=True)],
         times,
@@ -100,7 +101,7 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
         [_cut(word, MAX_WORD_CHARACTERS) for word in reference],
         cells,
         [_cut(str(warning)) for warning in line["warnings"][:MAX_NOTES]],
-        flags,
+        [[flag.kind, flag.reason, flag.start, flag.end] for flag in flags],
         int(is_cut),
         _turns(timed),
     ]

@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import RunError
@@ -35,7 +38,11 @@ from voxbatch.safe_text import counted
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
 
-@dataclass(frozen=True, slots=True)
+SHOWN_ITEMS = 100
+"""Items among which the end of a run looks for the first transcripts to show."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RunResult:
     """The result of a run."""
 
@@ -46,6 +53,9 @@ class RunResult:
     """None if nothing was left to do."""
     is_unchanged: bool = False
     """True if the run was finished before, and nothing was left to do."""
+    first_done: NDArray[np.intp] | None = None
+    """Positions of the first items that this process had to do, at most SHOWN_ITEMS, if others were done before. None
+    if none were."""
 
 
 def run(
@@ -91,6 +101,7 @@ def run(
             has_finished = before.progress.resumed > 0 and not before.items.any() and store.exists(SUMMARY)
             work = _carried_over(job, before, stop, log)
             progress = work.progress
+            first_done = work.items.first(SHOWN_ITEMS)
             if progress.resumed:
                 log.info("resumed", text=_resumed(work, has_finished and job.second is None))
             on_progress(progress)
@@ -106,12 +117,14 @@ def run(
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
                 log.info("second_pass", text=text)
+                first_done = first_done if len(first_done) else work.items.first(SHOWN_ITEMS)
                 usage = _sum(usage, _transcribe_all(job, work, engine_cache, stop, on_progress, log))
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
         summary = finish(job, work, config.shards, log)
-        return RunResult(progress, summary, usage, is_unchanged=has_finished and usage is None)
+        is_unchanged = has_finished and usage is None
+        return RunResult(progress, summary, usage, is_unchanged, first_done if usage and progress.resumed else None)
 
 
 def _resumed(work: RemainingWork, has_finished: bool) -> str:

@@ -311,7 +311,8 @@ class Transcripts:
             return hypotheses
         transcripts = (addition.transcript(decoded, hypotheses) for addition in self._additions)
         transcript = next(filter(None, transcripts), None) or stitch(decoded.spans, hypotheses, decoded.warnings)
-        return self.finished(replace(transcript, frame_rate=decoded.frame_rate), pending.item)
+        picture = replace(transcript, frame_rate=decoded.frame_rate, aspect_ratio=decoded.aspect_ratio)
+        return self.finished(picture, pending.item)
 
     def finished(self, transcript: Transcript, item: Item) -> Transcript:
         """Return the transcript as the line has it."""

@@ -10,6 +10,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,11 @@ class ItemSet:
     def any(self) -> bool:
         """Return whether any item is in the set."""
         return any(self._bits)
+
+    def first(self, count: int) -> NDArray[np.intp]:
+        """Return the indexes of the first items in the set, at most so many, in ascending order."""
+        indexes = (start + index for start, block in self.blocks() for index in np.flatnonzero(block))
+        return np.fromiter(islice(indexes, count), np.intp)
 
     def __and__(self, other: ItemSet) -> ItemSet:
         return self._combined(np.bitwise_and, other)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from voxbatch.cli.columns import clock
 from voxbatch.cli.options import FolderOrAddress, option, store_options
 from voxbatch.formats import WRITERS
 from voxbatch.log import Log
@@ -18,6 +20,7 @@ from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import COPIED_OUT, Stores
 
 if TYPE_CHECKING:
+    from voxbatch.works.correct.passages import Passage
     from voxbatch.works.correct.taking import TextChanges
 
 
@@ -46,15 +49,22 @@ def _out_of(file: str) -> str:
     """Return the OUT of the run that a file belongs to: a folder above it, or the one of its folder or recording, such
     as talks.voxbatch of talks/day/a.srt. Return "" if there is none."""
     path = os.path.abspath(file)
-    stem, folders = os.path.splitext(path)[0], list[str]()
+    stems, folders = [path], list[str]()
     while (parent := os.path.dirname(path)) != path:
         folders, path = [*folders, parent], parent
-    places = (f"{stem}.voxbatch", *(place for folder in folders for place in (folder, f"{folder}.voxbatch")))
+    while (shorter := os.path.splitext(stems[-1])[0]) != stems[-1]:  # talk.en.transcript.txt
+        stems.append(shorter)
+    places = (
+        *(f"{stem}.voxbatch" for stem in stems[1:]),
+        *(place for folder in folders for place in (folder, f"{folder}.voxbatch")),
+    )
     return next((os.path.relpath(place) for place in places if os.path.isfile(os.path.join(place, RUN_FILE))), "")
 
 
 SHOWN = 10
 """Number of corrected items, and of places in an item, that are shown."""
+SHOWN_CHARACTERS = 30
+"""Most characters of a cue that are shown."""
 
 
 @click.command(short_help="Take in what a person has corrected in OUT.")
@@ -108,6 +118,12 @@ def correct(
             print_outcome(summary, out, stores, is_unchanged=not changes.taken)
 
 
+def _cue(cue: Passage) -> str:
+    """Return the times and the begin of a cue for people."""
+    text = textwrap.shorten(" ".join(cue.lines), SHOWN_CHARACTERS, placeholder=" …")
+    return f"{clock(cue.start or 0.0)} to {clock(cue.end or 0.0)} “{text}”"
+
+
 def _lines(changes: TextChanges, is_dry: bool) -> Iterator[str]:
     """Yield the lines about the changes for people; those before they are taken in have the changed words."""
     yield f"{counted(len(changes.taken), 'item')} {'to correct' if is_dry else 'corrected'}"
@@ -119,9 +135,11 @@ def _lines(changes: TextChanges, is_dry: bool) -> Iterator[str]:
         facts += ["its speakers"] if taken.draft.has_other_speaker else []
         facts += ["its cues"] if taken.edit.has_other_cues else []
         yield f"  {taken.item.line['id']}, in {taken.edit.file}: {' and '.join(facts or ['its spaces'])}"
-        yield from (f"    {excerpt}" for excerpt in excerpts[:SHOWN])
-        if len(excerpts) > SHOWN:
-            yield f"    … and {len(excerpts) - SHOWN:,} more"
+        overlaps = [f"{_cue(first)} overlaps {_cue(second)}" for first, second in taken.edit.overlaps]
+        for places in (excerpts, overlaps):
+            yield from (f"    {place}" for place in places[:SHOWN])
+            if len(places) > SHOWN:
+                yield f"    … and {len(places) - SHOWN:,} more"
     if len(changes.taken) > SHOWN:
         yield f"  … and {len(changes.taken) - SHOWN:,} more"
     if changes.note:

@@ -16,6 +16,7 @@ from typing import Any
 
 from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document, complete_sources
+from voxbatch.formats.styles import styles_of
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.beside import BESIDE
@@ -67,6 +68,8 @@ class TextEdit:
     subtitles: tuple[Segment, ...] = ()
     """Its cues, or those of before with the corrected text, if they are at times of a person. Empty if they do not
     spell the corrected text."""
+    overlaps: tuple[tuple[Passage, Passage], ...] = ()
+    """Pairs of its cues of which the second begins before the first ends."""
 
     @property
     def differs(self) -> bool:
@@ -223,8 +226,21 @@ class EditFinder:
         is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup
         if text.form == "txt" or not (is_retimed or transcript.subtitles):
             return TextEdit(text.file, draft, key, is_retimed, is_kept, recut_cues(transcript, edited))
-        subtitles = _subtitles(edited, draft)
-        return TextEdit(text.file, draft, key, is_retimed, is_kept, subtitles)
+        overlaps = tuple(_overlaps(edited))
+        return TextEdit(text.file, draft, key, is_retimed, is_kept, _subtitles(edited, draft), overlaps)
+
+
+def _overlaps(cues: Sequence[Passage]) -> Iterator[tuple[Passage, Passage]]:
+    """Yield each cue that begins before an earlier one ends, with that one. The cues are in the order of their
+    starts."""
+    latest_end, latest = 0.0, None
+    for cue in cues:
+        if cue.start is None or cue.end is None:
+            continue
+        if latest and cue.start < latest_end - SAME_TIME_S:
+            yield latest, cue
+        if cue.end >= latest_end:
+            latest_end, latest = cue.end, cue
 
 
 def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
@@ -236,7 +252,8 @@ def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
         text = "\n".join(line for line in map(str.strip, cue.lines) if line)
         if text and cue.start is not None and cue.end is not None:
             times = round(cue.start, 3), round(cue.end, 3)
-            subtitles.append(Segment(text, *exact.get(_hundredths(*times), times), speaker))
+            markup = cue.markup if styles_of(cue.markup, text) else ""
+            subtitles.append(Segment(text, *exact.get(_hundredths(*times), times), speaker, markup=markup))
     return (*complete_sources(subtitles, draft.text),)
 
 

@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from voxbatch.formats.styles import TAG, as_markup
 from voxbatch.sources.cues import TIMES_ALONE, read_cues
 
 
@@ -32,6 +33,8 @@ class Passage:
     """Seconds. None for plain text."""
     speaker: str | None = None
     """The speaker that it names. None if it names none."""
+    markup: str = ""
+    """Its text as HTML with <i>, <b> and <u>; see formats.styles. Empty if it has no style."""
 
 
 _TAG = re.compile(r"</?[^\W\d_][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
@@ -44,6 +47,9 @@ _BREAK = re.compile(r"<(?:\w+:)?br\b[^>]*>")
 _XML_TAG = re.compile(r"<[^<>]*>")
 _XML_TIME = re.compile(r'\b(begin|end|dur)\s*=\s*["\']([^"\']*)["\']')
 _OVERRIDE = re.compile(r"(?<!\\)\{(?P<codes>[^{}]*)(?<!\\)\}")
+_ASS_STYLE = re.compile(r"\{\\(?P<style>[ibu])(?P<end>[01])\}")
+_SPAN = re.compile(r"<(?P<end>/?)(?:\w+:)?span\b(?P<attributes>[^>]*)>")
+_TTML_STYLES = {"i": "fontStyle=[\"']italic", "b": "fontWeight=[\"']bold", "u": "textDecoration=[\"']underline"}
 _DRAWING = re.compile(r"\\p[1-9]")
 _FIELDS_OF_DIALOGUE: tuple[str, ...] = (
     "Layer",
@@ -124,7 +130,8 @@ def broken_times(form: str, text: str) -> str:
 def _read(form: str, text: str) -> Iterator[Passage]:
     for passage in READERS[form](text.replace("\r\n", "\n").replace("\r", "\n")):
         # Another program may have brought a joiner from a format that needs it into one that does not.
-        yield replace(passage, lines=tuple(line.replace(_WORD_JOINER, "") for line in passage.lines))
+        lines = tuple(line.replace(_WORD_JOINER, "") for line in passage.lines)
+        yield replace(passage, lines=lines, markup=passage.markup.replace(_WORD_JOINER, ""))
 
 
 def _labelled(passage: Passage, speakers: Collection[str], recognised: Collection[str]) -> Passage:
@@ -138,7 +145,8 @@ def _labelled(passage: Passage, speakers: Collection[str], recognised: Collectio
         return passage
     rest, last_word = text[match.end() :], match["speaker"].split()[-1]
     if match["speaker"] in speakers or (rest and f"{last_word}:" not in recognised):
-        return replace(passage, speaker=match["speaker"], lines=tuple(rest.split("\n")))
+        markup = passage.markup.removeprefix(html.escape(match[0], quote=False))
+        return replace(passage, speaker=match["speaker"], lines=tuple(rest.split("\n")), markup=markup)
     return passage
 
 
@@ -146,7 +154,8 @@ def _subrip(text: str) -> Iterator[Passage]:
     """Yield the cues of SubRip."""
     for cue in read_cues(text.split("\n"), is_vtt=False):
         if cue.start is not None:
-            yield Passage(_lines(cue.lines), cue.start, cue.end)
+            markup = as_markup("\n".join(cue.lines), TAG, _shown)
+            yield Passage(_lines(cue.lines), cue.start, cue.end, None, markup)
 
 
 def _webvtt(text: str) -> Iterator[Passage]:
@@ -156,12 +165,17 @@ def _webvtt(text: str) -> Iterator[Passage]:
             voice = _VOICE.search("\n".join(cue.lines))
             speaker = html.unescape(voice[1]).strip() if voice else None
             lines = tuple(html.unescape(line) for line in _lines(cue.lines))
-            yield Passage(lines, cue.start, cue.end, speaker or None)
+            markup = as_markup("\n".join(cue.lines), TAG, lambda text: html.unescape(_shown(text)))
+            yield Passage(lines, cue.start, cue.end, speaker or None, markup)
 
 
 def _lines(lines: list[str]) -> tuple[str, ...]:
     """Return the lines of a cue without tags, and with the braces that ffmpeg has escaped."""
-    return tuple(_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines if line.strip())
+    return tuple(_shown(line) for line in lines if line.strip())
+
+
+def _shown(text: str) -> str:
+    return _ESCAPED_BRACE.sub(r"\1", _TAG.sub("", text))
 
 
 def _substation(text: str) -> Iterator[Passage]:
@@ -173,9 +187,14 @@ def _substation(text: str) -> Iterator[Passage]:
             fields = tuple(name.strip() for name in value.split(","))
         elif kind == "Dialogue":
             values = dict(zip(fields, value.split(",", len(fields) - 1), strict=False))
-            lines = re.split(r"\\[Nn]", _without_overrides(values.get("Text", "")).replace(r"\h", " "))
+            dialogue = values.get("Text", "")
+            lines = _text_of_dialogue(dialogue).split("\n")
             start, end = (_clock(values.get(name, "").strip()) for name in ("Start", "End"))
-            yield Passage(tuple(lines), start, end)
+            yield Passage(tuple(lines), start, end, None, as_markup(dialogue, _ASS_STYLE, _text_of_dialogue))
+
+
+def _text_of_dialogue(text: str) -> str:
+    return re.sub(r"\\[Nn]", "\n", _without_overrides(text).replace(r"\h", " "))
 
 
 def _without_overrides(text: str) -> str:
@@ -200,7 +219,25 @@ def _ttml(text: str) -> Iterator[Passage]:
         if start is not None and end is None and times.get("dur") is not None:
             end = start + (times["dur"] or 0.0)
         lines = (" ".join(_XML_TAG.sub("", line).split()) for line in _BREAK.split(match["text"] or ""))
-        yield Passage(tuple(map(html.unescape, lines)), start, end)
+        yield Passage(tuple(map(html.unescape, lines)), start, end, None, _ttml_markup(match["text"] or ""))
+
+
+def _ttml_markup(text: str) -> str:
+    """Return the text of a paragraph as HTML with the styles of its spans; "" if it has none."""
+    pieces, opened, at = list[str](), list[str](), 0
+    for match in [*_SPAN.finditer(text), None]:
+        part = _BREAK.sub("\n", text[at : match.start() if match else len(text)])
+        pieces.append(html.escape(html.unescape(_XML_TAG.sub("", part)), quote=False))
+        if match is None:
+            break
+        at = match.end()
+        if match["end"]:
+            pieces += [f"</{style}>" for style in (opened.pop() if opened else "")]
+        elif not match["attributes"].endswith("/"):
+            opened.append("".join(s for s, wanted in _TTML_STYLES.items() if re.search(wanted, match["attributes"])))
+            pieces += [f"<{style}>" for style in opened[-1]]
+    markup = "".join(pieces)
+    return markup if TAG.search(markup) else ""
 
 
 def _ttml_time(value: str, rate: re.Match[str] | None, ticks: re.Match[str] | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,19 +11,21 @@ from typing import Any
 from voxbatch.errors import ConfigError
 from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.log import Log
+from voxbatch.output.beside import BESIDE
 from voxbatch.output.corrections import CorrectedItem, commit
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import TRANSCRIPTS
-from voxbatch.output.merge import known_files
+from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
-from voxbatch.output.merged_outputs import correction_command
-from voxbatch.output.own_files import Key, OwnFiles
+from voxbatch.output.merged_outputs import correction_advice, correction_command
+from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.records import Transcript
 from voxbatch.safe_text import counted
-from voxbatch.storage import Store, Stores
+from voxbatch.storage import Store, Stores, redacted
 from voxbatch.works.correct.chosen_files import ChosenFiles
 from voxbatch.works.correct.draft import Draft
 from voxbatch.works.correct.edits import RETIMED, EditedItem, EditFinder, TextEdit
@@ -154,7 +157,35 @@ def take_in(store: Store, run: Run, changes: TextChanges, aligner: Aligner, log:
     if estimated:
         why = f": {reason}" if reason else ""
         log.warning("estimated", text=f"times between those of their neighbours: {counted(estimated, 'word')}{why}")
-    return merge_again(store, None, log, aligner.stores)
+    merged = merge_again(store, None, log, aligner.stores)
+    if not ItemFiles.of(merged.facts.config).beside:
+        _follow_beside(store, run, merged, aligner.stores, log)
+    return merged
+
+
+def _follow_beside(store: Store, run: Run, merged: Summary, stores: Stores, log: Log) -> None:
+    """Write the files of corrected items beside the recordings that earlier merges have written there. Those that
+    somebody has changed or deleted stay so."""
+    entries, settings = Entries(store, run), ItemFiles.of(merged.facts.config)
+    corrected = {entry.index for entry in entries.corrections.of_pass()} if entries.corrections else set[int]()
+    own, written = known_files(store, entries, merged), list[str]()
+    for file in item_files(store, run, replace(settings, beside=True), entries, lines_of(store, entries, run, ())):
+        if file.index not in corrected or not file.beside or not own.has_mark(file.beside, BESIDE):
+            continue
+        folder, name = posixpath.split(file.beside)
+        present = stores.out(folder).read(name)
+        if present is None or file.content in (None, present):
+            continue
+        key = key_of(file.name, sha256(present))
+        if own.has_written(key) and not own.is_kept(key):
+            stores.out(folder).write(name, [file.content])
+            written.append(file.beside)
+        else:
+            own.leave(file.beside, file.name, present)
+    if written:
+        text = f"files beside the recordings: {len(written):,}, the first is {redacted(written[0])}"
+        log.info("beside", text=text)
+    own.report(log, correction_advice(store, run))
 
 
 def _correction(taken: TakenItem, estimated: int) -> Mapping[str, Any]:

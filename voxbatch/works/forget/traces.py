@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from voxbatch.manifest.item_line import id_key
 from voxbatch.output.beside import BESIDE
 from voxbatch.output.entries import Entries
 from voxbatch.output.file_digest import digest_of
-from voxbatch.output.item_names import distinct_name, possible_files, short_name
+from voxbatch.output.item_names import TRANSLATED, distinct_name, possible_files, short_name
 from voxbatch.output.layout import AUDIO_FORMATS, FAILURES, FIRST, SECOND, correction_names, item_file, part_names
 from voxbatch.output.lists import ANY_LINE, ItemList
 from voxbatch.output.merge import known_files
@@ -245,8 +246,8 @@ def _files_beside(stores: Stores, own: OwnFiles, recordings: _Names, ids: _Names
     shared = {name for other in recordings.others for name in _possible_names(other)}
     in_out = [name for item in (*ids.of_items, *ids.others) for name in _possible_names(item)]
     for stem in sorted(possible | shared):
-        for form, writer in WRITERS.items():
-            place = f"{stem}.{writer.beside}"
+        for end, (form, writer) in product(("", TRANSLATED), WRITERS.items()):
+            place = f"{stem}{end}.{writer.beside}"
             content = _content_beside(stores, place) if own.has_mark(place, BESIDE) else None
             if content is None:
                 continue
