@@ -54,6 +54,8 @@ ENGINES: tuple[tuple[str, Mapping[str, Setting], Mapping[str, object]], ...] = (
     ("hibari", settings_of(hibari.HibariOptions), asdict(hibari.HibariOptions())),
 )
 """Name, options and defaults of each engine."""
+LIMITS = re.compile(r"; [\d<=]*x[>=<.\de-]+(?=\])| \[[\d<=]*x[>=<.\de-]+\]")
+"""The limits of a number in a help text: `[x>=0]`, and the second half of `[default: 10; x>=0]`."""
 SHARED = "Options of several commands"
 """Title of the section of the options that commands share without `run`."""
 
@@ -65,7 +67,7 @@ def reference() -> str:
     return "\n".join([
         BEGINNING.format(
             without=", ".join(f"`{name}`" for name in names if not _groups(cli.commands[name])[STORES]),
-            links=" · ".join(f"[`{name}`](#voxbatch-{name})" for name in names),
+            links=", ".join(f"[`{name}`](#voxbatch-{name})" for name in names),
         ),
         *(_section(name, shared) for name in names),
         f"## {SHARED}\n\n{_list(shared)}",
@@ -142,7 +144,7 @@ def _help(name: str) -> str:
     formatter.width = WIDTH
     command.format_usage(context, formatter)
     command.format_help_text(context, formatter)
-    usage, first, *more = formatter.getvalue().strip().split("\n\n")
+    usage, first, *more = formatter.getvalue().strip().removeprefix("Usage: ").split("\n\n")
     return "\n\n".join([usage, first.rstrip(), *(text for text in more if text.strip().startswith("Examples:"))])
 
 
@@ -156,17 +158,24 @@ def _list(records: Iterable[Record]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a meaning on one line, and what looks like HTML or Markdown as it is."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("*", r"\*")
+    """Return a meaning on one line without its limits, which a message tells, and what looks like HTML or Markdown as
+    it is.
+    """
+    return LIMITS.sub("", " ".join(text.split())).replace("<", "&lt;").replace("*", r"\*")
 
 
 def _engine(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> Iterator[Record]:
-    """Yield the options of an engine, each with its default, without those that people leave to a command's option."""
+    """Yield the options of an engine, each with its default, without those that people leave to a command's option.
+    Options with the same meaning are one record.
+    """
+    alike: dict[str, list[str]] = {}
     for name, declared in settings.items():
         if not SET_BY_ANOTHER.search(declared.help):
             default = defaults[name]
             text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
-            yield f"{name}={text}", declared.help
+            alike.setdefault(declared.help, []).append(f"{name}={text}")
+    for meaning, options in alike.items():
+        yield "`, `".join(options), meaning
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ ANY_SPEAKERS = "auto"
 
 def _last_run(default: float | str) -> str:
     """Return the end of the help of a limit of subtitles."""
-    return f"Default: that of the last run in OUT, else {default if isinstance(default, str) else f'{default:g}'}."
+    return f"Default: the last run's, else {default if isinstance(default, str) else f'{default:g}'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,7 @@ class RunOptions:
     )  # fmt: skip
     hotwords: str | None = setting(
         None, use=RECORDING, group=MODEL, in_identity=True, in_profiles=False, metavar="FILE",
-        help="Names and terms that may be spoken, one a line. A row may have `hotwords` of its own. Whisper models "
-        "only.",
+        help="Names and terms that may be spoken, one a line. Whisper models only.",
     )  # fmt: skip
     """The words, divided by commas."""
     prompt: str | None = setting(
@@ -119,14 +118,13 @@ class RunOptions:
     )  # fmt: skip
     formats: tuple[str, ...] = setting(
         (), group=OUTPUTS, metavar="LIST",
-        help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last run "
-        "in OUT.",
+        help=f"Write a file for each item in each of these formats: {','.join(FORMATS)}. Default: the last run's.",
     )  # fmt: skip
     """This setting, and the others of item_files.given_settings, are those of the last merge of OUT unless given."""
     beside: bool | None = setting(
         None, group=OUTPUTS,
         help="Write them (srt by default) also beside the recordings: talk.srt, talk.transcript.txt. Files of others "
-        "stay. Default: as the last run in OUT.",
+        "stay. Default: as in the last run.",
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
