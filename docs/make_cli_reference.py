@@ -44,8 +44,9 @@ All commands take the options of [Stores](#voxbatch-run), except {without}.
 
 {links}. [What to use for what](index.md#commands)
 """
-SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for tests")
-"""Words of the engine options that people leave to an option of a command, and that the page leaves out."""
+SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for (tests|benchmarks)")
+"""Words of the engine options that people leave to an option of a command or to developers, and that the page leaves
+out."""
 ENGINES: tuple[tuple[str, Mapping[str, Setting], Mapping[str, object]], ...] = (
     ("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
     ("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
@@ -90,10 +91,13 @@ def _section(name: str, shared: list[Record]) -> str:
     text = [f"## voxbatch {name}\n\n```\n{_help(name)}\n```\n"]
     others = []
     for other in EXPLAINED[: EXPLAINED.index(name)] if name in EXPLAINED else EXPLAINED:
-        flags = []
+        flags, missing = [], []
         for title, known in _groups(cli.commands[other]).items():
             flags += [] if title == STORES and groups[title] == known else _names(title, known, groups[title])
+            missing += [_flag(names) for names, meaning in known if (names, meaning) not in groups[title]]
             groups[title] = [record for record in groups[title] if record not in known]
+        if len(missing) < len(" ".join(flags).split()):
+            flags = [f"all but {', '.join(missing)}"]
         if flags:
             others.append(f"As for [`{other}`](#voxbatch-{other}): {', '.join(flags)}.\n")
     common = [_flag(names) for title in groups for names, meaning in groups[title] if (names, meaning) in shared]

@@ -101,12 +101,12 @@ class VllmSettings:
     devices: str = setting("", help="ids of the GPUs to use, such as `0,1`; empty: all that are visible")
     limit_mm_per_prompt: str = setting(
         "audio=1",
-        help="inputs in a request: audio=1 or more, of which one is used",
+        help="inputs in a request; a serving.properties sets it: audio=1 or more, of which one is used",
     )  # fmt: skip
     config_format: str = setting("", help="vLLM's option; empty: what fits the model")
     load_format: str = setting(
         "",
-        help="the same; `dummy`: random weights, for benchmarks",
+        help="vLLM's option; empty: what fits the model. `dummy`: random weights, for benchmarks",
     )  # fmt: skip
     tokenizer_mode: str = setting("", help="vLLM's option; empty: what fits the model")
     quantization: str = setting(
