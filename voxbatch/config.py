@@ -86,8 +86,8 @@ class RunOptions:
     cascade: str | None = setting(
         None, group=MODEL, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
         help="Two models in place of --model: SMALL does everything, and LARGE again what SMALL is least sure of: up "
-        f"to SHARE of the audio (default {DEFAULT_SHARE}), or until the rest has an expected WER of 5 %: wer=5 and a "
-        "--calibration of SMALL.",
+        f"to SHARE of the audio (default {DEFAULT_SHARE}), or with wer=5 and a --calibration of SMALL until the rest "
+        "has an expected WER of 5 %.",
     )  # fmt: skip
     """See works.cascade.options.parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
@@ -247,8 +247,8 @@ class RunOptions:
     """0 leaves the number to the engine."""
     keep_engine: float = setting(
         0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
-        help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same model "
-        "and options. A run without --keep-engine ends it. Default: 0.",
+        help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same "
+        "options. A run without it ends it. Default: 0.",
     )  # fmt: skip
     """Seconds; see `process.vacancy`."""
     profile: str | None = setting(
