@@ -128,7 +128,9 @@ def page(text: str) -> str:
 
 def _markdown(rows: Iterable[list[str]]) -> str:
     head, *body = rows
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, *body]).replace("\n", f"\n|{'---|' * len(head)}\n", 1)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, *body]).replace(
+        "\n", f"\n|{'---|' * len(head)}\n", 1
+    )
 
 
 if __name__ == "__main__":
