@@ -44,8 +44,9 @@ All commands take the options of [Stores](#voxbatch-run), except {without}.
 
 {links}. [What to use for what](index.md#commands)
 """
-SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for tests")
-"""Words of the engine options that people leave to an option of a command, and that the page leaves out."""
+SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for (tests|benchmarks)")
+"""Words of the engine options that people leave to an option of a command or to developers, and that the page leaves
+out."""
 ENGINES: tuple[tuple[str, Mapping[str, Setting], Mapping[str, object]], ...] = (
     ("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
     ("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
@@ -54,6 +55,8 @@ ENGINES: tuple[tuple[str, Mapping[str, Setting], Mapping[str, object]], ...] = (
     ("hibari", settings_of(hibari.HibariOptions), asdict(hibari.HibariOptions())),
 )
 """Name, options and defaults of each engine."""
+LIMITS = re.compile(r"; [\d<=]*x[>=<.\de-]+(?=\])| \[[\d<=]*x[>=<.\de-]+\]")
+"""The limits of a number in a help text: `[x>=0]`, and the second half of `[default: 10; x>=0]`."""
 SHARED = "Options of several commands"
 """Title of the section of the options that commands share without `run`."""
 
@@ -65,7 +68,7 @@ def reference() -> str:
     return "\n".join([
         BEGINNING.format(
             without=", ".join(f"`{name}`" for name in names if not _groups(cli.commands[name])[STORES]),
-            links=" · ".join(f"[`{name}`](#voxbatch-{name})" for name in names),
+            links=", ".join(f"[`{name}`](#voxbatch-{name})" for name in names),
         ),
         *(_section(name, shared) for name in names),
         f"## {SHARED}\n\n{_list(shared)}",
@@ -88,10 +91,13 @@ def _section(name: str, shared: list[Record]) -> str:
     text = [f"## voxbatch {name}\n\n```\n{_help(name)}\n```\n"]
     others = []
     for other in EXPLAINED[: EXPLAINED.index(name)] if name in EXPLAINED else EXPLAINED:
-        flags = []
+        flags, missing = [], []
         for title, known in _groups(cli.commands[other]).items():
             flags += [] if title == STORES and groups[title] == known else _names(title, known, groups[title])
+            missing += [_flag(names) for names, meaning in known if (names, meaning) not in groups[title]]
             groups[title] = [record for record in groups[title] if record not in known]
+        if len(missing) < len(" ".join(flags).split()):
+            flags = [f"all but {', '.join(missing)}"]
         if flags:
             others.append(f"As for [`{other}`](#voxbatch-{other}): {', '.join(flags)}.\n")
     common = [_flag(names) for title in groups for names, meaning in groups[title] if (names, meaning) in shared]
@@ -142,7 +148,7 @@ def _help(name: str) -> str:
     formatter.width = WIDTH
     command.format_usage(context, formatter)
     command.format_help_text(context, formatter)
-    usage, first, *more = formatter.getvalue().strip().split("\n\n")
+    usage, first, *more = formatter.getvalue().strip().removeprefix("Usage: ").split("\n\n")
     return "\n\n".join([usage, first.rstrip(), *(text for text in more if text.strip().startswith("Examples:"))])
 
 
@@ -156,17 +162,24 @@ def _list(records: Iterable[Record]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a meaning on one line, and what looks like HTML or Markdown as it is."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("*", r"\*")
+    """Return a meaning on one line without its limits, which a message tells, and what looks like HTML or Markdown as
+    it is.
+    """
+    return LIMITS.sub("", " ".join(text.split())).replace("<", "&lt;").replace("*", r"\*")
 
 
 def _engine(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> Iterator[Record]:
-    """Yield the options of an engine, each with its default, without those that people leave to a command's option."""
+    """Yield the options of an engine, each with its default, without those that people leave to a command's option.
+    Options with the same meaning are one record.
+    """
+    alike: dict[str, list[str]] = {}
     for name, declared in settings.items():
         if not SET_BY_ANOTHER.search(declared.help):
             default = defaults[name]
             text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
-            yield f"{name}={text}", declared.help
+            alike.setdefault(declared.help, []).append(f"{name}={text}")
+    for meaning, options in alike.items():
+        yield "`, `".join(options), meaning
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def machines() -> list[list[str]]:
     """Return the table of the machines' prices."""
     head = ["machine", "USD an hour", "price of"]
     rows = [
-        [f"`{name}`: {entry.machine}", f"{entry.usd_per_hour:g}", day(entry.priced_on)]
+        [f"`{name}`: {entry.machine.replace('one NVIDIA ', '')}", f"{entry.usd_per_hour:g}", day(entry.priced_on)]
         for name, entry in prices.machines().items()
     ]
     return [head, *rows]
@@ -128,7 +128,9 @@ def page(text: str) -> str:
 
 def _markdown(rows: Iterable[list[str]]) -> str:
     head, *body = rows
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *body])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, *body]).replace(
+        "\n", f"\n|{'---|' * len(head)}\n", 1
+    )
 
 
 if __name__ == "__main__":

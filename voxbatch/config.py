@@ -50,7 +50,7 @@ ANY_SPEAKERS = "auto"
 
 def _last_run(default: float | str) -> str:
     """Return the end of the help of a limit of subtitles."""
-    return f"Default: that of the last run in OUT, else {default if isinstance(default, str) else f'{default:g}'}."
+    return f"Default: the last run's, else {default if isinstance(default, str) else f'{default:g}'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class RunOptions:
     cascade: str | None = setting(
         None, group=MODEL, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
         help="Two models in place of --model: SMALL does everything, and LARGE again what SMALL is least sure of: up "
-        f"to SHARE of the audio (default {DEFAULT_SHARE}), or until the rest has an expected WER of 5 %: wer=5 and a "
-        "--calibration of SMALL.",
+        f"to SHARE of the audio (default {DEFAULT_SHARE}), or with wer=5 and a --calibration of SMALL until the rest "
+        "has an expected WER of 5 %.",
     )  # fmt: skip
     """See works.cascade.options.parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
@@ -109,8 +109,7 @@ class RunOptions:
     )  # fmt: skip
     hotwords: str | None = setting(
         None, use=RECORDING, group=MODEL, in_identity=True, in_profiles=False, metavar="FILE",
-        help="Names and terms that may be spoken, one a line. A row may have `hotwords` of its own. Whisper models "
-        "only.",
+        help="Names and terms that may be spoken, one a line. Whisper models only.",
     )  # fmt: skip
     """The words, divided by commas."""
     prompt: str | None = setting(
@@ -119,14 +118,13 @@ class RunOptions:
     )  # fmt: skip
     formats: tuple[str, ...] = setting(
         (), group=OUTPUTS, metavar="LIST",
-        help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last run "
-        "in OUT.",
+        help=f"Write a file for each item in each of these formats: {','.join(FORMATS)}. Default: the last run's.",
     )  # fmt: skip
     """This setting, and the others of item_files.given_settings, are those of the last merge of OUT unless given."""
     beside: bool | None = setting(
         None, group=OUTPUTS,
         help="Write them (srt by default) also beside the recordings: talk.srt, talk.transcript.txt. Files of others "
-        "stay. Default: as the last run in OUT.",
+        "stay. Default: as in the last run.",
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
@@ -249,8 +247,8 @@ class RunOptions:
     """0 leaves the number to the engine."""
     keep_engine: float = setting(
         0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
-        help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same model "
-        "and options. A run without --keep-engine ends it. Default: 0.",
+        help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same "
+        "options. A run without it ends it. Default: 0.",
     )  # fmt: skip
     """Seconds; see `process.vacancy`."""
     profile: str | None = setting(

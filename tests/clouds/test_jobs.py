@@ -336,7 +336,7 @@ def test_gke_listens_to_messages_that_cloud_run_leaves() -> None:
     assert folder
     assert f'"{folder}"' not in filters
     assert variables["VOXBATCH_OUT"].removeprefix("gs://BUCKET-OUT") not in {"", "/", "/out"}
-    page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
+    page = (JOBS / "kubernetes" / "README.md").read_text()
     assert f"--topic=voxbatch-gke --event-types=OBJECT_FINALIZE --object-prefix={folder}" in page
     assert f"subscriptions create {variables['VOXBATCH_SUBSCRIPTION']} --topic=voxbatch-gke" in page
 

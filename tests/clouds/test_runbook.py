@@ -20,7 +20,8 @@ from conftest import ROOT, environment
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "runbook.md").read_text()
-PLACES = (DOCS / "kubernetes-slurm-batch.md").read_text()
+KUBERNETES = ROOT / "jobs" / "kubernetes" / "README.md"
+PLACES = (DOCS / "kubernetes-slurm-batch.md").read_text() + KUBERNETES.read_text()
 DASHBOARD = json.loads((ROOT / "jobs" / "cloudrun" / "terraform" / "jobs" / "dashboard.json").read_text())
 
 

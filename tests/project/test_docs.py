@@ -182,10 +182,9 @@ def test_each_line_about_another_set_up_names_a_command_or_a_page(tmp_path: Path
 
 
 def test_each_part_of_the_earlier_set_ups_has_a_file_and_a_command() -> None:
-    """In the table "File by file" of docs/coming-from.md each file exists, and so does the program of each command."""
-    (table,) = re.findall(
-        r"^\| there \| file \| command \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", COMING_FROM, re.MULTILINE
-    )
+    """In the table "File by file" of jobs/README.md each file exists, and so does the program of each command."""
+    page = (ROOT / "jobs" / "README.md").read_text()
+    (table,) = re.findall(r"^\| there \| file \| command \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", page, re.MULTILINE)
     lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
     assert len(lines) > 15
     for _, files, command in lines:

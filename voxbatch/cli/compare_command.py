@@ -55,14 +55,14 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option(
     "--cluster",
     metavar="KEY",
-    help="For the interval, resample items with the same value of this key together, e.g. speaker.",
+    help="For the intervals, resample items with the same value of this key together, e.g. speaker.",
 )
 @click.option(
     "--by",
     metavar="KEYS",
     default="",
     callback=comma,
-    help="Also compare each value of these keys, e.g. speaker,source.",
+    help="Also score each value of these keys of the manifest, e.g. speaker,source.",
 )
 @click.option(
     "--limit", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Show N changed items."

@@ -423,6 +423,11 @@ text_options = combined(
 )  # fmt: skip
 
 _NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}
+merge_options = combined(
+    *_of_run(
+        ("formats", "beside", "report", "max_line", "max_lines", "max_cps", "frame_rate", "min_gap", "calibration")
+    )
+)
 run_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_NAMES), *_TASK, *_ENDING)
 
 

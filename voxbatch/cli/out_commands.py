@@ -20,14 +20,13 @@ from voxbatch.cli.options import (
     PathOrAddress,
     combined,
     comma,
-    format_names,
     language,
-    option,
+    merge_options,
     setting_option,
     store_options,
     video_options,
 )
-from voxbatch.config import FORMATS, check_formats, checked_limits
+from voxbatch.config import check_formats, checked_limits
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import in_words
 from voxbatch.log import Log
@@ -139,31 +138,7 @@ def _worker_lines(progress: Status) -> Iterator[str]:
 
 @click.command(cls=WithFormats, short_help="Merge OUT by hand, or write more formats later.")
 @click.argument("out", type=FolderOrAddress())
-@option(
-    "--formats",
-    default="",
-    callback=format_names,
-    metavar="LIST",
-    help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last merge.",
-)
-@option("--beside/--no-beside", default=None, help="Write them also beside the recordings, or no longer.")
-@option("--report/--no-report", default=None, help="Write report.html, or no longer.")
-@option("--max-line", type=int, metavar="N", help="Longest line of a subtitle in columns.")
-@option("--max-lines", type=int, metavar="N", help="Most lines of a subtitle.")
-@option(
-    "--max-cps",
-    type=float,
-    metavar="N",
-    help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
-)
-@option("--frame-rate", metavar="RATE", help="Frames per second of all videos, or auto: of each its own.")
-@option("--min-gap", type=int, metavar="N", help="Least frames between two subtitles.")
-@option(
-    "--calibration",
-    type=PathOrAddress(exists=True),
-    metavar="FILE",
-    help="Estimate the WER by a file of `voxbatch calibrate`.",
-)
+@merge_options
 @video_options
 @store_options
 def merge(
@@ -203,13 +178,13 @@ def merge(
 @click.option(
     "--ref", type=PathOrAddress(exists=True), help="References, if OUT is a file or folder as `score` takes it."
 )
-@click.option("--language", metavar="LANG", callback=language, help="Language of lines that do not name one, e.g. en.")
+@click.option("--language", metavar="LANG", callback=language, help="Language of items that name none, e.g. en.")
 @click.option(
     "--by",
     default="",
     callback=comma,
     metavar="KEYS",
-    help="Also show the error rates by the values of these keys of the manifest, e.g. speaker,source.",
+    help="Also score each value of these keys of the manifest, e.g. speaker,source.",
 )
 @click.option(
     "--export",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Score transcripts against references.")
 @click.argument("hyp", type=PathOrAddress(exists=True))
 @click.option("--ref", type=PathOrAddress(exists=True), help="References: a file or a folder. Default: HYP's own.")
-@click.option("--language", metavar="LANG", callback=language, help="Language of lines that do not name one, e.g. en.")
+@click.option("--language", metavar="LANG", callback=language, help="Language of items that name none, e.g. en.")
 @click.option(
     "--format",
     "kind",
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     metavar="KEYS",
     default="",
     callback=comma,
-    help="Also score each value of these keys, e.g. speaker,source.",
+    help="Also score each value of these keys of the manifest, e.g. speaker,source.",
 )
 @click.option(
     "--cluster",
     metavar="KEY",
-    help="Calculate the intervals by the values of this key, e.g. speaker, instead of by item.",
+    help="For the intervals, resample items with the same value of this key together, e.g. speaker.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @store_options

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,18 +103,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     help="Cloud Run: one execution for manifests that arrive within this time, if one task can do them. 0: one for "
     "each.",
 )
-@setting_option(
-    replace(
-        settings_of(RunOptions)["allow_outside"],
-        help="Let manifests name any local file and any address, not only those next to them.",
-    )
-)
-@setting_option(
-    replace(
-        settings_of(RunOptions)["only_under"],
-        help="Let manifests name only files below PLACE. Repeatable.",
-    )
-)
+@setting_option(settings_of(RunOptions)["allow_outside"])
+@setting_option(settings_of(RunOptions)["only_under"])
 @option(
     "--dead-letter",
     metavar="TOPIC",

@@ -47,7 +47,7 @@ class VllmSettings:
         help="positions of one request: 512 are 35.12 s with a delay of 2,400 ms. 0: up to 2,048, for models other "
         "than Voxtral and Whisper",
     )  # fmt: skip
-    dtype: str = setting("bfloat16", choices=DTYPES, help=f"number format of the weights: {', '.join(DTYPES)}")
+    dtype: str = setting("bfloat16", choices=DTYPES, help=f"number format: {', '.join(DTYPES)}")
     gpu_memory_utilization: float = setting(
         0.95,
         help="largest share of the GPU's memory in use, other programs included",
@@ -61,11 +61,11 @@ class VllmSettings:
     enforce_eager: bool = setting(False, help="use no CUDA graphs")
     cudagraph_mode: str = setting(
         "auto", choices=CUDAGRAPH_MODES,
-        help="vLLM's mode of CUDA graphs; auto: the fullest that works",
+        help="mode of CUDA graphs; auto: the fullest that works",
     )  # fmt: skip
     lift_encoder_cache: bool = setting(
         True,
-        help="make the encoder cache large enough for all running requests",
+        help="make the encoder cache fit all running requests",
     )  # fmt: skip
     prefill_encoder: str = setting(
         AUTO, choices=(AUTO, TRUE, FALSE),
@@ -77,7 +77,7 @@ class VllmSettings:
     )  # fmt: skip
     attention_backend: str = setting(
         "",
-        help="vLLM's name of an attention backend, e.g. FLASH_ATTN; empty: chosen",
+        help="an attention backend of vLLM, e.g. FLASH_ATTN; empty: chosen",
     )  # fmt: skip
     delay_ms: int = setting(
         0,
@@ -101,7 +101,7 @@ class VllmSettings:
     devices: str = setting("", help="ids of the GPUs to use, such as `0,1`; empty: all that are visible")
     limit_mm_per_prompt: str = setting(
         "audio=1",
-        help="inputs in a request, as in a serving.properties: audio=1 or more, of which one is used",
+        help="inputs in a request; a serving.properties sets it: audio=1 or more, of which one is used",
     )  # fmt: skip
     config_format: str = setting("", help="vLLM's option; empty: what fits the model")
     load_format: str = setting(
@@ -116,10 +116,10 @@ class VllmSettings:
     fp8: str = setting(
         "",
         help=f"parts that calculate in 8 bits: {', '.join(FP8_PARTS)} (the K/V cache), joined with commas. Needs an "
-        "L4, L40S, H100 or later. Voxtral's WER in 8 bits is unknown",
+        "L4, L40S, H100 or later. Voxtral's WER is then unknown",
     )  # fmt: skip
     revision: str = setting("", help="branch, tag or commit of a model of the hub")
-    restarts: int = setting(6, minimum=0, help="deaths of the engine that are allowed without one result in between")
+    restarts: int = setting(6, minimum=0, help="deaths of the engine that are allowed without a result between")
     kernel_cache: str = setting(
         "", help="folder, gs:// or s3:// prefix with compiled kernels; `--kernel-cache` sets it; empty: this machine"
     )
