@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.columns import clock, line_width
+from voxbatch.cli.columns import clock, line_width, table
 from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import in_words
@@ -76,8 +76,6 @@ def calibrate(out: str, path: str, cluster: str | None, stores: Stores) -> None:
     write_calibration(made, path, stores)
     clusters = f" in {made.clusters:,} clusters" if cluster else ""
     words = f"{made.words:,} words of which {made.wrong:,} are wrong"
-    from voxbatch.cli.columns import line_width, table
-
     rows = [["confidence of a word", "words", "mean", "right"]]
     for part in made.reliability:
         right = f"{part.right / part.words:.1%}"
