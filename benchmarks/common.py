@@ -21,7 +21,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
+try:
+    import psutil
+except ImportError:  # `make demo` installs only what a run needs
+    sys.exit(
+        "benchmarks measure memory by psutil, which is missing here: make .venv/.installed-dev, or pip install psutil"
+    )
 
 ROOT = Path(__file__).resolve().parent.parent
 VOXBATCH = [sys.executable, "-m", "voxbatch"]

@@ -6,7 +6,7 @@
     summary = voxbatch.run("recordings/", "out")
 
 one recording: transcribe, transcribe_async, stream, Transcriber
-many recordings: run, start, read_results, ask; speak for texts
+many recordings: run, start, read_results, ask; speak for texts; estimate without a run
 word error rates: score, compare
 
 `help(voxbatch.run)` explains a function and its options. docs/python.md describes the Python interface.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SegmentStream,
         Transcriber,
         compare,
+        estimate,
         read_results,
         run,
         score,
@@ -54,14 +55,15 @@ if TYPE_CHECKING:
     from voxbatch.output.summary import Summary
     from voxbatch.records import Failure, Flag, Segment, Transcript, Word
     from voxbatch.runner import Progress
+    from voxbatch.runner.forecast import RunEstimate
     from voxbatch.scoring.corpus import CorpusScore
     from voxbatch.works.ask.api import ask
     from voxbatch.works.speak.api import speak
 
 _MODULES = {
     "voxbatch.api": (
-        "BackgroundRun", "SegmentStream", "Transcriber", "compare", "read_results", "run", "score", "start", "stream",
-        "transcribe", "transcribe_async",
+        "BackgroundRun", "SegmentStream", "Transcriber", "compare", "estimate", "read_results", "run", "score", "start",
+        "stream", "transcribe", "transcribe_async",
     ),
     "voxbatch.errors": (
         "AudioError", "Cancelled", "ConfigError", "CrashError", "EngineError", "InUseError", "ItemError",
@@ -74,6 +76,7 @@ _MODULES = {
     "voxbatch.output.summary": ("Summary",),
     "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
     "voxbatch.runner": ("Progress",),
+    "voxbatch.runner.forecast": ("RunEstimate",),
     "voxbatch.scoring.corpus": ("CorpusScore",),
     "voxbatch.works.ask.api": ("ask",),
     "voxbatch.works.speak.api": ("speak",),
@@ -102,6 +105,7 @@ __all__ = [
     "Progress",
     "Result",
     "RunError",
+    "RunEstimate",
     "RunMismatchError",
     "Segment",
     "SegmentStream",
@@ -116,6 +120,7 @@ __all__ = [
     "__version__",
     "ask",
     "compare",
+    "estimate",
     "read_results",
     "run",
     "score",

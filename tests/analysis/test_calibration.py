@@ -20,7 +20,15 @@ from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import Item, Transcript, Word
-from voxbatch.scoring.calibration import CalibrationFile, Estimator, ScoredItem, calibrate, read_calibration
+from voxbatch.scoring.calibration import (
+    CalibrationFile,
+    ConfidenceBin,
+    Estimator,
+    ScoredItem,
+    calibrate,
+    read_calibration,
+    reliability,
+)
 from voxbatch.storage import Stores
 
 
@@ -106,6 +114,18 @@ def test_errors_that_come_together_widen_the_interval() -> None:
     ]
     assert calibrate(items, *MODEL).dispersion < 3
     assert calibrate(bad, *MODEL).dispersion > 20
+
+
+def test_a_reliability_table_by_hand() -> None:
+    """Each word is in the row of its confidence, with the confidence 1 in the last one; a word that no count sees is
+    left out."""
+    items = [
+        ScoredItem((0.4, 0.6, 1.0), (True, False, True), 1, 3, "a"),
+        ScoredItem((0.6, 0.2), (True, None), 0, 1, "b"),
+    ]
+    rows = [ConfidenceBin(0.0, 0.5, 1, 0.4, 1), ConfidenceBin(0.5, 0.7, 2, 0.6, 1), ConfidenceBin(0.95, 1.0, 1, 1.0, 1)]
+    assert reliability(items) == tuple(rows)
+    assert reliability([]) == ()
 
 
 def test_too_little_is_refused() -> None:
@@ -239,6 +259,10 @@ def test_commands_from_a_scored_run_to_an_estimate(voxbatch: Voxbatch, tmp_path:
     done = voxbatch("calibrate", "scored", "-o", "new/c.json", "--cluster", "speaker")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("100 items in 10 clusters, 2,000 words of which ")
+    shown = [line.split() for line in done.stdout.splitlines() if " to " in line]
+    stored = json.loads((tmp_path / "new/c.json").read_text())["reliability"]
+    assert [row[-3].replace(",", "") for row in shown] == [str(row["words"]) for row in stored]
+    assert sum(row["words"] for row in stored) == 2000
     merged = voxbatch("merge", "blind", "--calibration", "new/c.json")
     assert "\nestimated WER " in merged.stdout
     other = voxbatch("run", ROOT / "examples" / "recordings" / "weather.flac", "-o", "out", "--calibration", made)

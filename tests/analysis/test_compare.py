@@ -276,6 +276,24 @@ def run(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def test_a_sign_that_depends_on_the_normaliser_is_told(write: Write, voxbatch: Voxbatch) -> None:
+    """B adds a word to each text, and A writes no case and no punctuation: A has fewer errors, and by `none` more."""
+    references = ["Good evening, and welcome.", "It was Late."]
+    rows = [{"id": str(k), "text": references[k % 2], "lang": "en"} for k in range(10)]
+    a = write("a", [row | {"pred_text": re.sub("[.,]", "", row["text"]).lower()} for row in rows])
+    b = write("b", [row | {"pred_text": f"{row['text']} Yes."} for row in rows])
+    comparison = compare_places(a, b)
+    assert comparison.other_signs == ["none"]
+    assert {name: round(other.difference, 4) for name, other in comparison.other_rules.items()} == {
+        "whisper": round(10 / 35, 4), "none": round(10 / 35 - 25 / 35, 4)
+    }  # fmt: skip
+    shown = voxbatch("compare", a, b).stdout
+    assert "by other --normalizer rules: whisper +28.57, none -42.86 points\n" in shown
+    assert "→ the sign depends on the rules: by none, the other side has fewer errors\n" in shown
+    assert "depends on the rules" not in voxbatch("compare", a, a).stdout
+    assert set(compare_places(a, b, rules=Rules("none")).other_rules) == {"auto", "whisper"}
+
+
 def test_a_run_has_the_counts_of_its_summary(run: Path, tmp_path: Path) -> None:
     """A run compared with itself has its own rate on both sides, and nothing is scored again."""
     found = compare_places(str(run), str(run))

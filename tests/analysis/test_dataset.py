@@ -21,7 +21,7 @@ from servers import Place
 
 from voxbatch import runner
 from voxbatch.analysis import dataset
-from voxbatch.analysis.cuts import MAX_S, MIN_S, cuts_of, split_of
+from voxbatch.analysis.cuts import cuts_of, split_of
 from voxbatch.analysis.dataset import DESCRIPTION, SHARD_S, Exported, export_dataset
 from voxbatch.analysis.dataset_options import LAYOUTS, DatasetOptions
 from voxbatch.audio.waveforms import decode
@@ -60,7 +60,10 @@ def test_a_cut_ends_at_the_longest_pause_in_reach() -> None:
     assert not left_out
     assert " ".join(cut.text for cut in made) == text
     assert made[0].text.endswith(" w14")
-    assert all(MIN_S <= cut.duration <= MAX_S for cut in made)
+    assert all(3 <= cut.duration <= 30 for cut in made)
+    shorter, _ = cuts(line_of(words, text), min_seconds=1, max_seconds=5)
+    assert " ".join(cut.text for cut in shorter) == text
+    assert all(1 <= cut.duration <= 5 for cut in shorter)
     for cut in made:
         assert all(0 <= word["start"] <= word["end"] <= cut.duration for word in cut.words)
     assert all("." not in cut.id and "/" not in cut.id for cut in made)
@@ -81,6 +84,9 @@ def test_speakers_silence_and_short_speech_divide_cuts() -> None:
     [
         ({"min_confidence": 0.6}, {}, False),
         ({"min_confidence": 0.4}, {}, True),
+        ({"min_seconds": 5.5}, {}, False),
+        ({"min_seconds": 1.5}, {}, True),
+        ({"max_seconds": 4}, {}, False),
         ({"max_wer": 10}, {"wer": 0.2}, False),
         ({"max_wer": 20}, {"wer": 0.2}, True),
         ({"max_wer": 20}, {"wer": None}, False),
@@ -98,6 +104,12 @@ def test_shares_of_more_than_everything_are_refused() -> None:
     """The splits dev and test have at most all cuts."""
     with pytest.raises(ConfigError, match="120 % together"):
         DatasetOptions(dev=60, test=60)
+
+
+def test_a_shortest_cut_above_the_longest_is_refused() -> None:
+    """The message has both options and their values."""
+    with pytest.raises(ConfigError, match="--min-seconds 40 is more than --max-seconds 30; give less"):
+        DatasetOptions(min_seconds=40)
 
 
 def test_a_split_depends_on_its_key_alone() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import servers
-from conftest import ROOT, Voxbatch
+from conftest import ROOT, Voxbatch, environment
 
 PAGE = (ROOT / "docs" / "nightly.md").read_text()
 COMMANDS = re.findall(r"(?:^\$ |`)voxbatch (.+?)(?:`|$)", PAGE, re.MULTILINE)
@@ -45,6 +48,35 @@ def test_the_commands_run_and_each_query_has_an_answer(
     assert 0 < words[0][1] < 2
     assert len(doubtful) == len(speed) == len(speakers) == len(FILES)
     assert all(0 < share <= 1 for _, _, share in speed)
+
+
+@pytest.mark.slow
+def test_the_script_of_cron_logs_no_transcripts(tmp_path: Path) -> None:
+    """The script finds voxbatch in cron's environment, writes both outputs, and no word of a recording into the log."""
+    pytest.importorskip("pyarrow")
+    (script,) = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "calls").mkdir()
+    for name in FILES:
+        (tmp_path / "calls" / name).write_bytes((ROOT / "examples" / "recordings" / name).read_bytes())
+    here = {"/data": tmp_path, "/run/lock/calls": tmp_path / "lock", "/opt/voxbatch/bin": Path(sys.executable).parent}
+    for place, path in here.items():
+        assert place in script
+        script = script.replace(place, str(path))
+    (tmp_path / "job").write_text(script)
+    cron = {
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "SHELL": "/bin/sh",
+        "PYTHONPATH": environment()["PYTHONPATH"],
+    }
+    command = ["/bin/sh", "-e", "job"]
+    done = subprocess.run(command, cwd=tmp_path, env=cron, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    texts = [json.loads(line) for line in (tmp_path / "calls.voxbatch/transcripts.jsonl").read_text().splitlines()]
+    assert len(texts) == len(FILES)
+    log = done.stdout + done.stderr
+    assert all(line["pred_text"][:20] not in log and line["id"] not in log for line in texts), log
+    assert (tmp_path / "calls.parquet").stat().st_size
 
 
 @pytest.mark.slow

@@ -19,12 +19,13 @@ import discovery
 import pytest
 import servers
 from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, remove_logins
-from conftest import ROOT, environment, understood
+from conftest import ROOT, Recorder, environment, understood
 from fake_aws import validated
 from hypothesis import given
 from hypothesis import strategies as st
 from web_server import served
 
+import voxbatch
 from voxbatch import cli, prices
 from voxbatch.clouds import submit
 from voxbatch.errors import ConfigError, StartError
@@ -891,6 +892,20 @@ def test_missing_manifest_starts_nothing(cloud_run: CloudRunApi, calls: Calls, t
     """A missing manifest is refused, and nothing is started."""
     done = typed(f"gs://{calls.bucket}/gone.jsonl", *TO_CLOUD_RUN, "--tasks", "1")
     assert (done.code, "gone.jsonl" in done.said, cloud_run.endpoint.calls) == (2, True, [])
+
+
+def test_a_submission_is_sized_by_what_out_lacks(nowhere: None, calls: Calls, typed: Type, recording: Recorder) -> None:
+    """Recordings that the run in OUT has done cost nothing again; a run that is complete gets one task."""
+    source, out = calls.manifest(1, 1), f"gs://{calls.bucket}/out"
+    for name in ("r0.wav", "r1.wav"):
+        calls.server.put(calls.bucket, name, recording(name, 1).read_bytes())
+    command = (source, "-o", out, "--target", "cloudrun", "--dry-run", "--expected-rtfx", "2", "--engine", "scripted")
+    fresh = typed(*command)
+    assert (fresh.line("items"), [line for line in fresh.lines if line.startswith("before")]) == ("2", [])
+    voxbatch.run(source, out, engine="scripted", report=False)
+    done = typed(*command)
+    assert (done.line("before"), done.line("items")) == ("0 new; 2 done before, kept as they are", "0 to do")
+    assert done.line("tasks") == "1"
 
 
 def test_unknown_durations_require_tasks(nowhere: None, calls: Calls, typed: Type) -> None:

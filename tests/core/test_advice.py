@@ -90,7 +90,7 @@ def test_the_command_for_a_changed_manifest_works(voxbatch: Voxbatch, manifest: 
     """A manifest whose lines have changed is continued by the command of the message."""
     assert voxbatch("run", manifest(1.5), *SCRIPTED).returncode == 0
     refused = voxbatch("run", manifest(1.5, 1.1), *SCRIPTED)
-    assert "holds another run: the lines of the manifest differ. " in refused.stderr
+    assert "holds another run: the lines of the manifest differ (" in refused.stderr
     done = voxbatch(*advised(refused.stderr, "to continue it"))
     assert done.returncode == 0, done.stderr
 

@@ -126,13 +126,28 @@ def test_wrong_audio_is_refused(audio: Any, rate: int | None, reason: str) -> No
         transcriber.transcribe(audio, sampling_rate=rate)
 
 
+def test_an_estimate_has_what_out_lacks(manifest: ManifestWriter, tmp_path: Path) -> None:
+    """An estimate has the figures of a dry run as numbers, and writes nothing; a wrong option is told as one."""
+    source, out = manifest(1, 2, 4), tmp_path / "out"
+    options: dict[str, Any] = {"engine": "scripted", "expected_rtfx": 2, "usd_per_hour": 3600}
+    (plan,) = vb.estimate(source, out, **options)
+    assert isinstance(plan, vb.RunEstimate)
+    assert (plan.items, plan.audio_s, plan.wall_s, plan.usd, plan.before) == (3, 7.0, 3.5, 3.5, "")
+    assert not out.exists()
+    vb.run(source, out, limit=2, **options)
+    (plan,) = vb.estimate(source, out, **options)
+    assert (plan.items, plan.audio_s, plan.before) == (1, 4.0, "1 new; 2 done before, kept as they are")
+    with pytest.raises(vb.ConfigError, match="option beam: unknown"):
+        vb.estimate(source, out, beam=5)  # type: ignore[call-arg]
+
+
 def test_a_recording_that_fails_raises_its_failure(tmp_path: Path, recording: Recorder) -> None:
     """The exception has the class and the message of the item's failure, and the next recording succeeds."""
     text = tmp_path / "text.wav"
     text.write_text("no audio")
     options: dict[str, Any] = {"engine": "scripted", "engine_options": {"fail_items": "0"}}
     with vb.Transcriber(engine="scripted") as transcriber:
-        with pytest.raises(vb.AudioError, match=r"cannot open .*/nope\.mp3: it does not exist in /") as missing:
+        with pytest.raises(vb.AudioError, match=r"cannot open .*/nope\.mp3: it does not exist$") as missing:
             transcriber.transcribe(tmp_path / "nope.mp3")
         assert (type(missing.value), missing.value.retryable) == (vb.AudioError, False)
         with pytest.raises(vb.AudioError, match=r"cannot decode .*text\.wav"):

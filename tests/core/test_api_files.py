@@ -101,7 +101,7 @@ def test_an_error_does_not_name_the_temporary_file(transcriber: vb.Transcriber, 
     ("name", "kind", "message"),
     [
         ("nope/a.wav", "not_found", "cannot open {}/nope/a.wav: it does not exist: there is no folder {}/nope"),
-        ("tlak.wav", "not_found", "cannot open {}/tlak.wav: it does not exist in {}; did you mean {}/talk.wav?"),
+        ("tlak.wav", "not_found", "cannot open {}/tlak.wav: it does not exist; did you mean {}/talk.wav?"),
         (
             "talk.wav/a.wav",
             "not_found",
@@ -109,7 +109,7 @@ def test_an_error_does_not_name_the_temporary_file(transcriber: vb.Transcriber, 
         ),
         ("*.wav", "not_found", "cannot open {}/*.wav: it is a pattern, which voxbatch.run takes"),
         (".", "not_audio", "{} is a folder; voxbatch.run transcribes all recordings in it"),
-        ("~/tlak.wav", "not_found", "cannot open {}/tlak.wav: it does not exist in {}; did you mean {}/talk.wav?"),
+        ("~/tlak.wav", "not_found", "cannot open {}/tlak.wav: it does not exist; did you mean {}/talk.wav?"),
     ],
 )
 def test_a_wrong_path_says_what_to_do(

@@ -412,6 +412,23 @@ def test_dry_run_says_what_is_left_to_do_in_out(voxbatch: Voxbatch, manifest: Ma
     assert planned("--update")["items"] == "0 to do"
 
 
+def test_dry_run_plans_no_work_for_rows_that_keep_their_transcripts(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """Rows with another reference or another column are not transcribed again, so a dry run plans no time for them. A
+    row with other audio is."""
+    manifest(1, 1, 1, text="w0 w1", topic="a")
+    command = ("run", "m.jsonl", "-o", "out", *SCRIPTED, "--update")
+    assert voxbatch(*command).returncode == 0
+    rows = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    rows = [rows[0] | {"text": "w0 w9"}, rows[1] | {"topic": "b"}, rows[2] | {"duration": 0.75}]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = voxbatch(*command, "--dry-run").stdout
+    told = "2 changed items with the same audio and language: rows and scores are new, texts stay"
+    assert f"before   0 new; 0 done before, kept as they are; 3 changed; {told}\nitems    1 to do\n" in plan
+    assert told in voxbatch(*command).stderr
+
+
 def test_dry_run_says_that_shards_cannot_change_the_list(voxbatch: Voxbatch, recording: Recorder) -> None:
     """A folder that has grown is refused in one of several shards; its dry run says so."""
     recording("a.wav", 1)

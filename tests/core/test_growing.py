@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -545,6 +546,37 @@ def test_another_reference_is_scored_and_not_transcribed(
     assert fresh.score == result.summary.score
     assert verify(Stores().out(str(tmp_path / "grown"))) == []
     assert (tmp_path / "grown/srt/a.srt").read_bytes() == (tmp_path / "out/srt/a.srt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda rows: [*rows, rows[0] | {"id": "more"}], "1 new; 3 as before"),
+        (lambda rows: [rows[0] | {"topic": 2}, *rows[1:]], "1 changed; 2 as before"),
+        (lambda rows: rows[1:], "1 gone; 2 as before"),
+        (lambda rows: rows[::-1], "3 as before, in another order"),
+        (
+            lambda rows: [row | {"id": f"call {row['id']}"} for row in rows],
+            "3 new; 3 gone; 0 as before; they match by id",
+        ),
+    ],
+)
+def test_a_refusal_counts_the_lines_that_differ(
+    manifest: ManifestWriter, run: Run, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]], told: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """A changed manifest without --update is refused, with the numbers of new, changed, gone and equal lines."""
+    manifest(1, 1, 1)
+    rows = [json.loads(line) | {"id": str(k)} for k, line in enumerate((tmp_path / "m.jsonl").read_text().splitlines())]
+
+    def write(present: list[dict[str, Any]]) -> None:
+        (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in present))
+
+    write(rows)
+    run("m.jsonl")
+    write(change(rows))
+    with pytest.raises(RunMismatchError, match=re.escape(f"the lines of the manifest differ ({told}). ")):
+        run("m.jsonl")
 
 
 @pytest.mark.parametrize("task", ["transcribe", "translate"])

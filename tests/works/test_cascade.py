@@ -444,6 +444,28 @@ def test_a_dry_run_has_both_prices(manifest: ManifestWriter, voxbatch: Voxbatch)
     assert "second pass if the expected WER asks for 0.3 of the audio, as if" in voxbatch(*by_wer).stdout
 
 
+def test_a_dry_run_says_what_out_lacks_of_both_passes(
+    manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """The plan of a cascade leaves out what OUT has: all of a finished one, the first pass of one that was killed in
+    the second, and the rows that keep their transcripts."""
+    manifest(2.0, 2.0, 2.0, 2.0, text="w0 w1")
+    command = ("run", "m.jsonl", "-o", "out", "--cascade", "little,big:0.5", *COMMAND, "--update")
+
+    def to_do() -> list[str]:
+        plan = voxbatch(*command, "--dry-run").stdout
+        return [line for line in plan.splitlines() if line.startswith(("items", "second pass"))]
+
+    assert to_do() == ["items    4", "second pass, as if its recordings were like the others:", "items    2"]
+    assert voxbatch(*command).returncode == 0
+    assert to_do() == ["items    0 to do", "second pass:", "items    0 to do"]
+    for part in (tmp_path / "out/parts").rglob("second-*"):
+        part.unlink()
+    assert to_do() == ["items    0 to do", "second pass:", "items    2 to do"]
+    (tmp_path / "m.jsonl").write_text((tmp_path / "m.jsonl").read_text().replace("w0 w1", "w0 w9"))
+    assert to_do()[0] == "items    0 to do"
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_lost_part_of_the_second_pass_is_named_and_done_again(
     undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path, number: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from voxbatch.analysis.compared_source import ComparedSource
@@ -154,3 +154,17 @@ def count_items(pairs: Iterable[CommonItem], side: int, source: ComparedSource, 
         reference = entry.reference if pair.reference is None else pair.reference
         pair.items[side].counts = count_errors(reference or "", entry.text or "", pair.lang, rules)
     return sum(not pair.items[side].missing for pair in wanted.values())
+
+
+def count_by_rules(
+    pairs: Sequence[CommonItem], side: int, source: ComparedSource, rules: Sequence[Rules]
+) -> list[list[ErrorCounts]]:
+    """Return the errors of one side by each of several rules, in the order of the pairs."""
+    places = {pair.items[side].number: at for at, pair in enumerate(pairs)}
+    counts = [[ErrorCounts()] * len(pairs) for _ in rules]
+    for number, entry in source.entries(places) if places else ():
+        pair = pairs[places[number]]
+        reference = entry.reference if pair.reference is None else pair.reference
+        for counted, rule in zip(counts, rules, strict=True):
+            counted[places[number]] = count_errors(reference or "", entry.text or "", pair.lang, rule)
+    return counts

@@ -10,13 +10,14 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from voxbatch.analysis.common_items import (
     CommonItem,
     SideItem,
+    count_by_rules,
     count_items,
     match_items,
     read_items,
@@ -34,6 +35,11 @@ from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer_name
 from voxbatch.scoring.units import Unit, error_unit, scored_language
 from voxbatch.storage import DEFAULT_STORES, Stores
+
+OTHER_RULES = ("auto", "whisper", "none")
+"""Normalisers by which the difference of the word error rates is given, too: its sign may depend on them."""
+MAX_RECOUNTED = 200_000
+"""Most reference words that are counted by other normalisers, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,15 @@ class Comparison:
     """The items whose number of errors changed most, the largest change first."""
     groups: tuple[ComparedGroup, ...] = ()
     """The differences by the values of keys."""
+    other_rules: Mapping[str, PairedDifference] = field(default_factory=dict)
+    """Difference of the word error rates by other normalisers, by their names. Empty with more than MAX_RECOUNTED
+    reference words."""
+
+    @property
+    def other_signs(self) -> list[str]:
+        """Names of the other normalisers by which the other side has fewer errors."""
+        own = self.words.difference if self.words else 0.0
+        return [name for name, other in self.other_rules.items() if other.difference * own < 0]
 
     def __repr__(self) -> str:
         """Return the number of items in common and the rates of A and B on one line; `to_dict` has everything."""
@@ -161,7 +176,12 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the values for JSON."""
         sides = {"a": self.a.to_dict(), "b": self.b.to_dict()}
-        return {**asdict(self), **sides, "groups": [group.to_dict() for group in self.groups]}
+        return {
+            **asdict(self),
+            **sides,
+            "other_signs": self.other_signs,
+            "groups": [group.to_dict() for group in self.groups],
+        }
 
 
 def compare_places(
@@ -239,6 +259,7 @@ def compare_places(
         options=_other_options(sources),
         changed=_changed(scored, limit, sources),
         groups=tuple(_groups(words, "word", by)) + tuple(_groups(characters, "character", by)),
+        other_rules=_by_other_rules(words, sources, rules),
     )
 
 
@@ -282,13 +303,34 @@ def _total(pairs: Iterable[CommonItem], side: int) -> ErrorCounts:
     return sum((pair.counts[side] for pair in pairs), ErrorCounts())
 
 
-def _difference(pairs: Iterable[CommonItem]) -> PairedDifference | None:
-    """Return the difference of the rates of B and A. Items of one cluster are resampled together."""
+def _by_other_rules(
+    pairs: Sequence[CommonItem], sources: tuple[ComparedSource, ComparedSource], rules: Rules
+) -> dict[str, PairedDifference]:
+    """Return the differences of the word error rates by other normalisers, by their names."""
+    if _total(pairs, 1).reference_length > MAX_RECOUNTED:
+        return {}
+    names = [name for name in OTHER_RULES if name != rules.normalizer or rules != Rules(name)]
+    sides = [count_by_rules(pairs, side, source, [*map(Rules, names)]) for side, source in enumerate(sources)]
+    differences = {
+        name: _difference(pairs, list(zip(*(side[number] for side in sides), strict=True)))
+        for number, name in enumerate(names)
+    }
+    return {name: difference for name, difference in differences.items() if difference is not None}
+
+
+def _difference(
+    pairs: Sequence[CommonItem], counts: Sequence[tuple[ErrorCounts, ErrorCounts]] | None = None
+) -> PairedDifference | None:
+    """Return the difference of the rates of B and A. Items of one cluster are resampled together.
+
+    Args:
+        counts: errors of both sides of each item. None: those of the rules of the comparison.
+    """
     sums: dict[str | int | None, tuple[ErrorCounts, ErrorCounts]] = {}
     for number, pair in enumerate(pairs):
         clusters = [item.cluster for item in pair.items if item.cluster not in (None, NO_VALUE)]
         key = clusters[0] if clusters else NO_VALUE if pair.items[0].cluster else number
-        a, b = pair.counts
+        a, b = counts[number] if counts else pair.counts
         if key in sums:
             a, b = sums[key][0] + a, sums[key][1] + b
         sums[key] = a, b

@@ -1,4 +1,4 @@
-"""Cut transcripts into the utterances of a data set: 3 to 30 s of one speaker, from pause to pause.
+"""Cut transcripts into the utterances of a data set: of one speaker, from pause to pause, 3 to 30 s by default.
 
 A cut may fall where two words are PAUSE_S apart, and where a segment ends. Without word times, a cut is made of whole
 segments. Utterances are as long as fits, and end at the longest of the pauses in reach.
@@ -24,8 +24,6 @@ from voxbatch.records import Segment, Word
 from voxbatch.text.stitching import mean
 from voxbatch.work import additions_of
 
-MIN_S, MAX_S = 3.0, 30.0
-"""Seconds of the shortest and of the longest cut: what NeMo, Lhotse and Whisper train on without further cuts."""
 PAUSE_S = 0.2
 """Seconds between two words where a cut may fall. The closure of a stop consonant takes up to 0.15 s."""
 LONG_PAUSE_S = 2.0
@@ -79,7 +77,7 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
     last_s = first_s + transcript.audio_duration
     heard_until = list(accumulate((token.end for token in tokens), max, initial=first_s))
     positions = _positions(transcript.text, tokens)
-    for begin, end in _ranges(tokens, {segment.end for segment in transcript.segments}):
+    for begin, end in _ranges(tokens, {segment.end for segment in transcript.segments}, options):
         first, last, words = tokens[begin], tokens[end - 1], transcript.words[begin:end]
         before = min(heard_until[begin], first.start) if begin else first_s
         after = tokens[end].start if end < len(tokens) else last_s
@@ -141,10 +139,10 @@ def _reason(
 ) -> str:
     """Return the reason why a cut is left out; "" if it is taken."""
     wer, least, highest = line.get("wer"), options.min_confidence, options.max_wer
-    if seconds < MIN_S:
-        return f"shorter than {MIN_S:.0f} s"
-    if seconds > MAX_S:
-        return f"longer than {MAX_S:.0f} s without a pause"
+    if seconds < options.min_seconds:
+        return f"shorter than {options.min_seconds:g} s"
+    if seconds > options.max_seconds:
+        return f"longer than {options.max_seconds:g} s without a pause"
     if least is not None and (confidence is None or confidence < least):
         return "with less confidence"
     if highest is not None and (wer is None or 100 * wer > highest):
@@ -152,9 +150,11 @@ def _reason(
     return "of items without agreement" if options.agree and not agree else ""
 
 
-def _ranges(tokens: Sequence[Word | Segment], segment_ends: set[float]) -> Iterator[tuple[int, int]]:
+def _ranges(
+    tokens: Sequence[Word | Segment], segment_ends: set[float], options: DatasetOptions
+) -> Iterator[tuple[int, int]]:
     """Yield the ranges [begin, end) of the tokens of each cut."""
-    limit = MAX_S - 2 * EDGE_S
+    limit, least = options.max_seconds - 2 * EDGE_S, options.min_seconds
     begin, edges = 0, list[int]()  # where the tokens from `begin` on may be cut
     for at, (before, token) in enumerate(pairwise(tokens), 1):
         pause = token.start - before.end
@@ -164,7 +164,7 @@ def _ranges(tokens: Sequence[Word | Segment], segment_ends: set[float]) -> Itera
             yield begin, at
             begin, edges = at, []
         while edges and token.end - tokens[begin].start > limit:
-            long_enough = [edge for edge in edges if tokens[edge - 1].end - tokens[begin].start >= MIN_S] or edges[:1]
+            long_enough = [edge for edge in edges if tokens[edge - 1].end - tokens[begin].start >= least] or edges[:1]
             end = max(long_enough, key=lambda edge: (tokens[edge].start - tokens[edge - 1].end, edge))
             yield begin, end
             begin, edges = end, [edge for edge in edges if edge > end]

@@ -29,6 +29,10 @@ class DatasetOptions:
     max_wer: float | None = setting(
         None, minimum=0, metavar="PERCENT", help="Only items with a reference and at most this error rate."
     )
+    min_seconds: float = setting(3.0, minimum=0.1, metavar="S", help="Leave out shorter cuts.")
+    max_seconds: float = setting(
+        30.0, minimum=1, metavar="S", help="Longest cut. Speech without a pause for longer is left out."
+    )
     agree: bool = setting(False, help="Only items of which both models of a cascade made the same text.")
     split_by: str = setting(
         SPLIT_BY[0], choices=SPLIT_BY, metavar="KEY",
@@ -41,5 +45,9 @@ class DatasetOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.min_seconds > self.max_seconds:
+            raise ConfigError(
+                f"--min-seconds {self.min_seconds:g} is more than --max-seconds {self.max_seconds:g}; give less"
+            )
         if self.dev + self.test > 100:
             raise ConfigError(f"--dev and --test are {self.dev + self.test:g} % together: they may be 100 % at most")

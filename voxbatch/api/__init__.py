@@ -6,7 +6,7 @@ No signal handler is installed, nothing is printed, and the process is never end
 logger "voxbatch" of Python's `logging`.
 """
 
-from voxbatch.api.background_run import BackgroundRun, read_results, run, start
+from voxbatch.api.background_run import BackgroundRun, estimate, read_results, run, start
 from voxbatch.api.one_recording import stream, transcribe, transcribe_async
 from voxbatch.api.scores import compare, score
 from voxbatch.api.segment_stream import SegmentStream
@@ -17,6 +17,7 @@ __all__ = [
     "SegmentStream",
     "Transcriber",
     "compare",
+    "estimate",
     "read_results",
     "run",
     "score",

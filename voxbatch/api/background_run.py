@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from voxbatch import runner
 from voxbatch.analysis import results
@@ -25,6 +25,9 @@ from voxbatch.output import run_file
 from voxbatch.output.default_out import own_out
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, Stop, StopRequested
+
+if TYPE_CHECKING:
+    from voxbatch.runner.forecast import RunEstimate
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """A manifest, a folder, a recording, a pattern or an address; or several of them."""
@@ -240,6 +243,24 @@ def run(
         RunError: the run cannot continue. What is committed is safe, and the same call continues.
     """
     return start(source, out, **options).wait_with(on_progress)
+
+
+@with_keywords(RunKeywords)
+def estimate(
+    source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]
+) -> list[RunEstimate]:
+    """Return the expected items, seconds, chunks, time and cost of a run, as `voxbatch run --dry-run` does: those of
+    its only pass, or of both passes of a cascade. The arguments are those of `run`. Nothing is written, and no model is
+    fetched or loaded.
+
+    Raises:
+        UsageError: an option or the manifest is wrong.
+        RunError: a place cannot be read.
+    """
+    from voxbatch.runner.forecast import estimate_run
+
+    with python_words([], out):
+        return estimate_run(config_of(source, out, options))
 
 
 @with_keywords(StoreKeywords)

@@ -168,6 +168,8 @@ def _report(comparison: Comparison, cluster: str | None, rules: Rules) -> Iterat
         if difference is not None:
             yield ""
             yield from _verdict(name, difference, cluster)
+            if name == "WER":
+                yield from _other_rules(comparison)
     yield from _groups(comparison, cluster)
     if comparison.changed:
         yield ""
@@ -286,6 +288,16 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
         verdict = "no certain difference: the interval includes 0, so it may be chance"
     yield f"probability that B is better: {shown} ({RESAMPLES:,} resamples of {units})"
     yield f"→ {verdict}"
+
+
+def _other_rules(comparison: Comparison) -> Iterator[str]:
+    """Yield the difference by other normalisers, and whether they turn its sign."""
+    others = [f"{name} {100 * other.difference:+.2f}" for name, other in comparison.other_rules.items()]
+    if others:
+        yield f"by other --normalizer rules: {', '.join(others)} points"
+    if comparison.other_signs:
+        names = " and ".join(comparison.other_signs)
+        yield f"→ the sign depends on the rules: by {names}, the other side has fewer errors"
 
 
 def _changed(item: ChangedItem, rules: Rules) -> Iterator[str]:

@@ -38,7 +38,8 @@ def print_plan(config: Config) -> None:
         speed = "give --expected-rtfx"
         if number:
             size = f" if the expected WER asks for {second.share:g} of the audio" if second and second.by_wer else ""
-            click.echo(f"\nsecond pass{size}, as if its recordings were like the others:")
+            like = "" if estimate.is_chosen else f"{size}, as if its recordings were like the others"
+            click.echo(f"\nsecond pass{like}:")
             speed = f"--expected-rtfx is that of {passes[0].model}; for {estimate.model}, see its own --dry-run"
         for name, value in _plan_lines(config, estimate, f"unknown: {speed}"):
             click.echo(escape_controls(f"{name:<8} {value}"))

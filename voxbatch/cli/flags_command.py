@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.columns import clock, line_width
+from voxbatch.cli.columns import clock, line_width, table
 from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import in_words
@@ -76,9 +76,14 @@ def calibrate(out: str, path: str, cluster: str | None, stores: Stores) -> None:
     write_calibration(made, path, stores)
     clusters = f" in {made.clusters:,} clusters" if cluster else ""
     words = f"{made.words:,} words of which {made.wrong:,} are wrong"
+    rows = [["confidence of a word", "words", "mean", "right"]]
+    for part in made.reliability:
+        right = f"{part.right / part.words:.1%}"
+        rows.append([f"{part.least:.2f} to {part.most:.2f}", f"{part.words:,}", f"{part.mean:.1%}", right])
     lines = (
         f"{counted(made.items, 'item')}{clusters}, {words}, WER {made.wer:.2%}",
         f"languages {', '.join(made.languages)}; engine {made.engine}, model {made.model}",
+        *table(rows, line_width()),
         f"calibration  {path}",
     )
     for line in lines:

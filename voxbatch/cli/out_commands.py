@@ -232,8 +232,8 @@ def report(
 @combined(*map(setting_option, settings_of(DatasetOptions).values()))
 @store_options
 def export(out: str, output: str, stores: Stores, **settings: Any) -> None:
-    """Write the transcripts of the run in OUT and their audio as a data set for training: cuts of 3 to 30 s, in FLAC
-    at 16 kHz, in shards that WebDataset, NeMo, Lhotse or Hugging Face's datasets read.
+    """Write the transcripts of the run in OUT and their audio as a data set for training: cuts of 3 to 30 s (or
+    others), in FLAC at 16 kHz, in shards that WebDataset, NeMo, Lhotse or Hugging Face's datasets read.
 
     If it is killed, the same command continues. No shard is written twice.
     """

@@ -11,6 +11,7 @@ import click
 from voxbatch.cli.estimates import format_audio
 from voxbatch.clouds.submit import Forecast, Target
 from voxbatch.display import format_duration
+from voxbatch.safe_text import escape_controls
 
 
 def print_forecast(forecast: Forecast, platform: Target) -> None:
@@ -36,8 +37,10 @@ def print_forecast(forecast: Forecast, platform: Target) -> None:
 def _forecast_lines(forecast: Forecast, limit_s: int | None) -> Iterator[str]:
     """Yield the expected size, time and cost of a run, for people."""
     f = forecast
+    if f.before:
+        yield escape_controls(f"before   {f.before}")
     if f.items is not None:
-        yield f"items    {f.items:,}"
+        yield f"items    {f.items:,}{' to do' * bool(f.before)}"
         yield f"audio    {format_audio(f)}"
     yield f"tasks    {f.tasks:,}"
     missing = "`duration` in the manifest" if f.unknown_items else "--expected-rtfx"

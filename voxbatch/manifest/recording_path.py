@@ -102,7 +102,8 @@ def missing(name: str) -> str:
         return f"does not exist: there is no folder {folder}{web_advice(name)}"
     close = difflib.get_close_matches(base, names, 1)
     meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
-    return f"does not exist in {folder or os.getcwd()}{meant}"
+    place = "" if os.path.isabs(name) else f" in {folder or os.getcwd()}"  # an absolute name has its folder
+    return f"does not exist{place}{meant}"
 
 
 def web_advice(name: str) -> str:

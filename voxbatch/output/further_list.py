@@ -203,7 +203,7 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
         differing = [f"it has recordings in {owner.folder}, and this run those in {run.folder}"]
         hint = "If these are the same recordings in another place, and further ones, add --update. "
     elif names == ["manifest"]:
-        differing = ["the lines of the manifest differ"]
+        differing = [f"the lines of the manifest differ ({_line_changes(store, owner, np.asarray(listing.keys))})"]
         hint = (
             "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
         )
@@ -214,6 +214,22 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
         f"{'Or choose' if hint else 'Choose'} another OUT with -o",
         may_update=names == ["manifest"],
     )
+
+
+def _line_changes(store: Store, owner: Run, listed: ItemKeys) -> str:
+    """Return how many lines of a manifest are new, changed, gone and as before, for people."""
+    old = _keys(store, owner)[: owner.items - owner.gone] if owner.list_number else listed[:0]
+    _, has_id, has_line = ItemIndex(listed).find(old)
+    same = int(np.count_nonzero(has_line))
+    counts = {
+        "new": len(listed) - int(np.count_nonzero(has_id)),
+        "changed": int(np.count_nonzero(has_id)) - same,
+        "gone": int(np.count_nonzero(~has_id)),
+    }
+    order = "" if any(counts.values()) else ", in another order"
+    note = "; they match by id" if counts["new"] and counts["gone"] else ""
+    texts = [*(f"{count:,} {name}" for name, count in counts.items() if count), f"{same:,} as before{order}"]
+    return "; ".join(texts) + note
 
 
 def _keys(store: Store, owner: Run) -> ItemKeys:

@@ -152,11 +152,10 @@ def _carried_over(job: Job, work: RemainingWork, stop: Stop, log: Log) -> Remain
     """Carry transcripts over to rows that have changed in nothing else, and return the work that remains."""
     if job.run.list_number == 1:
         return work
-    from voxbatch.runner.carrying import carry_over
+    from voxbatch.runner.carrying import carried_text, carry_over
 
     if count := carry_over(job, work, stop):
-        text = f"{counted(count, 'changed item')} with the same audio and language: rows and scores are new, texts stay"
-        log.info("carried_over", text=text)
+        log.info("carried_over", text=carried_text(count))
         return resume(job, work.assigned, work.progress.started_at)
     return work
 

@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from voxbatch.languages import DETECTED_LANGUAGE
-from voxbatch.manifest import items
+from voxbatch.manifest import InheritableSource, PathPolicy, items
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.corrections import CorrectedItem, commit, latest_by_keys
 from voxbatch.output.layout import FIRST, part_names
@@ -34,12 +34,15 @@ from voxbatch.output.lines import (
 from voxbatch.output.lists import ItemIndex
 from voxbatch.output.own_files import MARKS
 from voxbatch.output.parts import PartEntry, open_part, read_headers
+from voxbatch.output.run_file import ItemKeys, Run
 from voxbatch.records import TRANSLATE, Item
 from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.progress import Stop
 from voxbatch.runner.steps import steps_of
+from voxbatch.safe_text import counted
 from voxbatch.scoring.counts import count_errors
-from voxbatch.storage.columns import ItemSet
+from voxbatch.storage import Store
+from voxbatch.storage.columns import Column, ItemSet
 
 MAX_BATCH, MAX_BATCH_BYTES = 10_000, 32 << 20
 """A batch of earlier lines ends with the line that reaches one of these. The manifest is read up to the last item
@@ -55,6 +58,21 @@ Earlier = dict[int, tuple[PartEntry, CorrectedItem | None]]
 """The earlier transcript of each item and its correction, by its index in the latest list."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PresentRows:
+    """The latest list of a run, and the rows of its items."""
+
+    store: Store
+    """OUT."""
+    run: Run
+    keys: ItemKeys | Column
+    """Keys of the items of the list."""
+    source: InheritableSource
+    path_policy: PathPolicy
+    folder: str | None
+    """See Job.folder."""
+
+
 def carry_over(job: Job, work: RemainingWork, stop: Stop) -> int:
     """Commit the remaining items whose rows have the transcripts of earlier rows. Return their number.
 
@@ -63,24 +81,44 @@ def carry_over(job: Job, work: RemainingWork, stop: Stop) -> int:
     """
     if job.run.list_number == 1 or not work.items.any() or not steps_of(job.config).carries_over:
         return 0
+    store = job.config.stores.out(job.config.out)
+    rows = PresentRows(store, job.run, job.keys, job.source, job.path_policy, job.folder)
     count, started_at = 0, time.monotonic()
-    for earlier in _batches(job, work.items):
+    for earlier in _batches(rows, work.items):
         if stop.requested.is_set():
             break
-        if entries := list(_carried(job, earlier)):
+        if entries := list(_carried(rows, earlier)):
             corrections = (earlier[entry.index][1] for entry in entries)
-            commit(job.config.stores.out(job.config.out), job.run, filter(None, corrections), MARKS)
+            commit(store, job.run, filter(None, corrections), MARKS)
             now = time.monotonic()
             count += len(work.checkpoint.commit(entries, now - started_at))
             started_at = now
     return count
 
 
-def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
+def carried_items(rows: PresentRows, remaining: ItemSet) -> ItemSet:
+    """Return the remaining items whose rows have the transcripts of earlier rows. Nothing is written.
+
+    Raises:
+        CheckpointError, StorageError: a part is damaged, or OUT cannot be read.
+    """
+    carried = ItemSet(remaining.size)
+    for earlier in _batches(rows, remaining):
+        for entry in _carried(rows, earlier):
+            carried[entry.index] = True
+    return carried
+
+
+def carried_text(count: int) -> str:
+    """Return how many changed items keep their transcripts, for people."""
+    return f"{counted(count, 'changed item')} with the same audio and language: rows and scores are new, texts stay"
+
+
+def _batches(rows: PresentRows, remaining: ItemSet) -> Iterator[Earlier]:
     """Yield the transcripts of earlier lists whose items remain because their rows have changed, the latest list first.
     Each item comes once."""
-    store, run = job.config.stores.out(job.config.out), job.run
-    index, seen = ItemIndex(np.asarray(job.keys)), ItemSet(remaining.size)
+    store, run = rows.store, rows.run
+    index, seen = ItemIndex(np.asarray(rows.keys)), ItemSet(remaining.size)
     names = part_names(store, run.generation, run.pass_name)
     numbers = [header.list_number for header in read_headers(store, names, run.key)]
     corrections = latest_by_keys(store, run) if run.pass_name == FIRST else {}
@@ -107,25 +145,25 @@ def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
         yield batch
 
 
-def _carried(job: Job, earlier: Earlier) -> Iterator[PartEntry]:
+def _carried(rows: PresentRows, earlier: Earlier) -> Iterator[PartEntry]:
     """Yield the entries of the items of a batch whose present rows have the earlier transcripts."""
-    wanted, store = ItemSet(job.run.items), job.config.stores.out(job.config.out)
+    wanted = ItemSet(rows.run.items)
     for index in earlier:
         wanted[index] = True
-    with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
-        for item in items(source, job.path_policy, 1 + max(earlier), wanted):
-            before = parse_line(store, earlier[item.index][0], job.run.products)
-            if (line := _line(item, before, job)) is not None:
+    with replace(rows.source, fd=os.dup(rows.source.fd)).open() as source:
+        for item in items(source, rows.path_policy, 1 + max(earlier), wanted):
+            before = parse_line(rows.store, earlier[item.index][0], rows.run.products)
+            if (line := _line(item, before, rows)) is not None:
                 yield PartEntry(item.index, "transcript", line_bytes(line))
 
 
-def _line(item: Item, before: Mapping[str, Any], job: Job) -> dict[str, Any] | None:
+def _line(item: Item, before: Mapping[str, Any], rows: PresentRows) -> dict[str, Any] | None:
     """Return the present row of an item with its earlier transcript and the errors against its present reference. None
     if something has changed that decides the transcript."""
-    keys, spoken = manifest_keys(item, job.folder), before.get(SPOKEN_LANGUAGE if item.task == TRANSLATE else "lang")
+    keys, spoken = manifest_keys(item, rows.folder), before.get(SPOKEN_LANGUAGE if item.task == TRANSLATE else "lang")
     asked_for = None if before.get(DETECTED_LANGUAGE) else spoken
     is_same = all(keys.get(name) == before.get(name) for name in DECIDING_KEYS)
-    if not is_same or asked_for != (item.lang or job.run.language):
+    if not is_same or asked_for != (item.lang or rows.run.language):
         return None
     counts = None
     if item.text is not None:

@@ -6,6 +6,7 @@ elsewhere. `workload` measures the audio.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
@@ -20,9 +21,12 @@ from voxbatch.engines.known_models import BUNDLED, WHISPER_CODES, find
 from voxbatch.engines.model_files import NotFetched, nothing_fetched
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.engines.refusals import require_language
+from voxbatch.errors import StorageError
 from voxbatch.manifest import survey
 from voxbatch.profiles import load_profile
-from voxbatch.runner.prepare import done_before, items_of_shard, keep_id_root, worker_environments
+from voxbatch.runner.done_before import done_before
+from voxbatch.runner.job import SecondModel
+from voxbatch.runner.prepare import items_of_shard, keep_id_root, worker_environments
 from voxbatch.runner.steps import Steps, steps_of
 from voxbatch.runner.workload import Workload, measure
 
@@ -56,8 +60,9 @@ class RunEstimate:
     fetch: str = ""
     """The model that the run will fetch, as text for people. Empty if it is here."""
     before: str = ""
-    """How the run would continue the one in OUT, as text for people. Empty if OUT has no run, and for a
-    cascade."""
+    """How the run would continue the one in OUT, as text for people. Empty if OUT has no run."""
+    is_chosen: bool = True
+    """False for a second pass whose items are not chosen yet: it is estimated as if they were like the others."""
 
     @property
     def wall_s(self) -> float | None:
@@ -81,6 +86,7 @@ class RunEstimate:
             audio_s=share * self.audio_s,
             chunks=None if self.chunks is None else math.ceil(share * self.chunks),
             work_s=share * self.work_s,
+            is_chosen=False,
         )
 
 
@@ -101,20 +107,45 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         spec, fetch = _spec(choice.name, config, engine_options, steps.engines)
         if config.language:
             require_language(spec, config.language)
-        to_do, before = items_of_shard(surveyed.durations, config), ""
-        if not (config.overwrite or steps.second_options()):
-            done, before = done_before(config, source, surveyed, None if fetch else spec)
-            to_do -= done
+        options = steps.second_options()
+        second = _Second.of(steps, spec, options.of(config), choice.name, is_here=not fetch) if options else None
+        own = items_of_shard(surveyed.durations, config)
+        done = None
+        if not config.overwrite:
+            done = done_before(config, source, surveyed, None if fetch else spec, second.model if second else None)
         with HeaderReader() as headers:
-            workload = measure(surveyed, to_do, source, config, headers)
-    known = known_rates(config, choice.name)
+            workload = measure(surveyed, own - done.items if done else own, source, config, headers)
+            again = workload
+            if second and done and done.text:
+                again = measure(surveyed, own if done.second is None else done.second, source, config, headers)
+    known, before = known_rates(config, choice.name), done.text if done else ""
     passes = [replace(_estimate(config, choice, spec, workload, known, fetch), before=before)]
-    if options := steps.second_options():
-        spec, fetch = _second_spec(steps, spec, options.of(config), choice.name, is_here=not fetch)
+    if options and second:
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the first model
-        estimate = _estimate(options.of(config), choice, spec, workload, unmeasured, fetch)
-        passes.append(estimate.part(options.share))
+        estimate = _estimate(options.of(config), choice, second.spec, again, unmeasured, second.fetch)
+        is_chosen = done is not None and done.second is not None
+        passes.append(replace(estimate, before=before) if is_chosen else estimate.part(options.share))
     return passes
+
+
+def remaining_workload(config: Config) -> tuple[Workload, str]:
+    """Return the recordings that OUT lacks, and how the run would continue the one in OUT, as text for people: "" if
+    OUT has none. No engine is needed: its model is taken for that of OUT if both runs name it alike.
+
+    Raises:
+        UsageError: the config or the manifest is wrong.
+        StorageError: a place of the manifest or of a recording is unreachable or refuses access.
+    """
+    steps = steps_of(config)
+    with steps.open(config) as source, HeaderReader() as headers:
+        with contextlib.suppress(StorageError):  # `done_before` reports it
+            keep_id_root(source, config)
+        surveyed = survey(source, steps.path_policy(), config.limit)
+        own = items_of_shard(surveyed.durations, config)
+        if config.overwrite:
+            return measure(surveyed, own, source, config, headers), ""
+        done = done_before(config, source, surveyed, None)
+        return measure(surveyed, own - done.items, source, config, headers), done.text
 
 
 def _spec(
@@ -133,19 +164,31 @@ def _spec(
         return _known_spec(engine, config.model, table), _fetch(e, engine)
 
 
-def _second_spec(steps: Steps, first: EngineSpec, second: Config, engine: str, is_here: bool) -> tuple[EngineSpec, str]:
-    """Return the same of the second pass of a cascade.
+@dataclass(frozen=True, slots=True)
+class _Second:
+    """The second model of a run."""
 
-    Args:
-        is_here: the first model is here, so that both can be compared.
-    """
-    try:
-        with nothing_fetched():
-            if is_here and (model := steps.second_model(first)):
-                return model.spec, ""
-    except NotFetched as e:
-        return _known_spec(engine, second.model, steps.engines), _fetch(e, engine)
-    return _spec(engine, second, {}, steps.engines)
+    spec: EngineSpec
+    fetch: str
+    """See RunEstimate."""
+    model: SecondModel | None
+    """None if one of the two models is not here."""
+
+    @classmethod
+    def of(cls, steps: Steps, first: EngineSpec, second: Config, engine: str, is_here: bool) -> _Second:
+        """Return the second model of a run.
+
+        Args:
+            second: the options of the second pass.
+            is_here: the first model is here, so that both can be compared.
+        """
+        try:
+            with nothing_fetched():
+                if is_here and (model := steps.second_model(first)):
+                    return cls(model.spec, "", model)
+        except NotFetched as e:
+            return cls(_known_spec(engine, second.model, steps.engines), _fetch(e, engine), None)
+        return cls(*_spec(engine, second, {}, steps.engines), None)
 
 
 def _known_spec(engine: str, name: str | None, table: Mapping[str, Registration]) -> EngineSpec:

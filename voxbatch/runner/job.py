@@ -125,3 +125,17 @@ class SecondOptions(Protocol):
 
     def of(self, options: OptionsT) -> OptionsT:
         """Return the options of the second pass of a run with these options."""
+
+    @property
+    def identity_name(self) -> str:
+        """Name of its part of the identity of a run."""
+
+    def items_left(self, store: Store, run: Run, num_items: int) -> ItemSet:
+        """Return the items that the second pass of the run in OUT still has to do. The first pass is complete.
+
+        Args:
+            num_items: number of items in the manifest, which come first in the list.
+
+        Raises:
+            CheckpointError: a part is damaged.
+        """

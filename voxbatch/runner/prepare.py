@@ -19,11 +19,11 @@ from voxbatch import audio, engines
 from voxbatch.config import Config, digest
 from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
 from voxbatch.engines.model_files import downloads_logged
-from voxbatch.errors import CheckpointError, ConfigError, StorageError, UsageError
+from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import Source, Survey, survey
-from voxbatch.output.layout import list_name, listed_parts
+from voxbatch.output.layout import list_name
 from voxbatch.output.lease import work_on
 from voxbatch.output.lists import Listing
 from voxbatch.output.reserve import Reservation, refuse_nested, reserve
@@ -90,8 +90,8 @@ def prepare(
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
-    calibration = _calibration(config, spec)
-    identity = _identity(config, spec, diarization.voices if diarization else ())
+    calibration = calibration_of(config, spec)
+    identity = identity_of(config, spec, diarization.voices if diarization else ())
     if second:
         _log_model("second pass", config, surveyed, second.spec, log, second.notes(surveyed))
         identity |= second.identity(calibration)
@@ -135,7 +135,7 @@ def prepare(
     return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
 
 
-def _calibration(config: Config, spec: EngineSpec) -> CalibrationFile | None:
+def calibration_of(config: Config, spec: EngineSpec) -> CalibrationFile | None:
     """Return the calibration of the config, if it names one."""
     if not config.calibration:
         return None
@@ -146,13 +146,13 @@ def _calibration(config: Config, spec: EngineSpec) -> CalibrationFile | None:
 
 def _reserve(store: Store, run: Run, config: Config, surveyed: Survey, grows: bool, log: Log) -> Reservation:
     """Reserve OUT for the run, log how it continues the one in OUT, and append the transcripts that are kept."""
-    reserved = reserve(store, run, _listing(config, surveyed, grows), config.overwrite, log)
+    reserved = reserve(store, run, listing_of(config, surveyed, grows), config.overwrite, log)
     _log_reservation(reserved, run, config, surveyed.items, log)
     _append_kept(surveyed, store, reserved.run)
     return reserved
 
 
-def _listing(config: Config, surveyed: Survey, grows: bool) -> Listing:
+def listing_of(config: Config, surveyed: Survey, grows: bool) -> Listing:
     """Return the list of a run, and how the run may continue another one."""
     return Listing(
         keys=surveyed.keys,
@@ -161,50 +161,6 @@ def _listing(config: Config, surveyed: Survey, grows: bool) -> Listing:
         retried=config.retry_failed,
         shards=config.shards,
     )
-
-
-def done_before(config: Config, source: Source, surveyed: Survey, spec: EngineSpec | None) -> tuple[ItemSet, str]:
-    """Return the items that the run in OUT has finished, and how this run would continue it, as text for people: "" if
-    OUT has no run. All parts are read, and nothing is written.
-
-    Args:
-        spec: properties of the engine of this run. None if its model is not here: then it is taken for that of OUT if
-            both runs name it alike.
-    """
-    done = ItemSet(surveyed.items)
-    from voxbatch.output.further_list import check_continues, check_is_one_task, plan
-
-    try:
-        store = config.stores.out(config.out)
-        if (owner := read_run(store)) is None:
-            return done, ""
-        if spec is None and owner.facts.config.get("model") != config.model:
-            return done, ""
-        run = replace(
-            owner,
-            identity=_known_identity(owner, config, spec),
-            manifest=surveyed.fingerprint,
-            folder=source.base,
-            facts=replace(owner.facts, config={**owner.facts.config, "limit": config.limit}),
-        )
-        if owner.settings != run.settings:
-            check_continues(store, owner, run, _listing(config, surveyed, source.grows))
-            check_is_one_task(store, config.shards)
-        names, keys = listed_parts(store, owner.generation), np.asarray(surveyed.keys)
-        planned = plan(store, owner.key, names, keys, owner, config.retry_failed)
-    except UsageError as e:
-        return done, f"this run would be refused: {e}"
-    except (CheckpointError, StorageError) as e:
-        return done, f"unknown: {e}"
-    done.add(np.flatnonzero(planned.is_done))
-    return done, str(planned.changes)
-
-
-def _known_identity(owner: Run, config: Config, spec: EngineSpec | None) -> dict[str, Any]:
-    """Return the identity of a run whose voices are those of OUT, and so is its engine if it is unknown."""
-    unknown = ("voices",) if spec else ("voices", "engine", "model", "decoding")
-    kept = {name: owner.identity[name] for name in unknown if name in owner.identity}
-    return {**(_identity(config, spec, ()) if spec else config.identity()), **kept}
 
 
 def keep_id_root(source: Source, config: Config) -> None:
@@ -240,7 +196,7 @@ def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:
         surveyed.durations.append(np.full(run.items - surveyed.items, np.nan))
 
 
-def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict[str, Any]:
+def identity_of(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict[str, Any]:
     """Return all settings that decide the texts of the outputs. Runs with the same identity may share an OUT."""
     identity = {"engine": spec.name, "model": spec.model, "decoding": dict(spec.decoding), **config.identity()}
     if voices:

@@ -36,6 +36,8 @@ INTERVAL = 0.95
 """Part of the resampled estimates that lies in the interval."""
 MIN_ITEMS, MIN_WRONG = 20, 50
 """Fewest items, and fewest wrong words, of a calibration. With fewer, a few recordings would decide the result."""
+EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Confidences between which the words of a reliability table are counted."""
 _CLIP = 0.001
 """Confidences nearer to 0 or 1 count as this near. Output lines round confidences to three decimals."""
 _RIDGE = 1.0
@@ -75,6 +77,19 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfidenceBin:
+    """A row of a reliability table: the words whose confidence is at least `least` and below `most`; in the last row,
+    also those of confidence 1."""
+
+    least: float
+    most: float
+    words: int
+    mean: float
+    """Mean confidence of the words."""
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """A calibration of one model."""
 
@@ -94,6 +109,8 @@ class Calibration:
     together (the dispersion of quasi-Poisson models; McCullagh and Nelder, Generalized Linear Models, 1989)."""
     fit: Fit
     resampled: tuple[Fit, ...]
+    reliability: tuple[ConfidenceBin, ...] = ()
+    """How often words of each confidence are right. Empty in files of earlier versions."""
 
     def refuse_other_model(self, place: str, engine: str, model: str, decoding: Mapping[str, Any]) -> None:
         """Refuse to be used for another model than the one that was calibrated.
@@ -150,8 +167,25 @@ class Calibration:
             dispersion=_finite(stored["dispersion"]),
             fit=Fit(**{name: _finite(value) for name, value in stored["fit"].items()}),
             resampled=resampled,
+            reliability=tuple(ConfidenceBin(**row) for row in stored.get("reliability", ())),
             **numbers,
         )
+
+
+def reliability(items: Sequence[ScoredItem]) -> tuple[ConfidenceBin, ...]:
+    """Return how often words of each confidence are right. Words that no count sees are left out.
+
+    confidences 0.4, 0.6, 0.6 of which the first and the last are right  →  0.0 to 0.5: 1 of 1; 0.5 to 0.7: 1 of 2
+    """
+    pairs = [pair for item in items for pair in zip(item.confidences, item.right, strict=True) if pair[1] is not None]
+    confidences, right = (np.array(column, float) for column in (zip(*pairs, strict=True) if pairs else ((), ())))
+    numbers = np.clip(np.digitize(confidences, EDGES) - 1, 0, len(EDGES) - 2)
+    rows = [(k, confidences[numbers == k], right[numbers == k]) for k in range(len(EDGES) - 1)]
+    return tuple(
+        ConfidenceBin(EDGES[k], EDGES[k + 1], len(own), round(float(own.mean()), 3), int(is_right.sum()))
+        for k, own, is_right in rows
+        if len(own)
+    )
 
 
 def expected_wrong(fit: Fit, confidences: Sequence[float]) -> float:
@@ -225,6 +259,7 @@ def calibrate(
         dispersion=float((residuals**2).sum() / errors.sum()),
         fit=fit,
         resampled=tuple(resampled),
+        reliability=reliability(items),
     )
 
 

@@ -24,9 +24,9 @@ from voxbatch.engines.choice import AUTO
 from voxbatch.engines.known_models import engines_of
 from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.errors import ConfigError
-from voxbatch.runner.forecast import KnownRates, calculate_speed, known_rates
+from voxbatch.runner.forecast import KnownRates, calculate_speed, known_rates, remaining_workload
 from voxbatch.runner.steps import steps_of
-from voxbatch.runner.workload import Workload, measure_workload
+from voxbatch.runner.workload import Workload
 
 Target = CloudRun | SageMaker
 """A cloud platform, and the place in it. Frozen; building a target sends no request."""
@@ -71,6 +71,8 @@ class Forecast:
     """The second pass of a cascade, which the last task makes alone."""
     is_about: bool = False
     """See runner.workload.Workload."""
+    before: str = ""
+    """How the run would continue the one in OUT, for people. Empty if OUT has no run, or was not looked at."""
 
     @property
     def work_s(self) -> float | None:
@@ -183,7 +185,7 @@ def size_run(
         task_hours: hours that a task should take; None: the target's default.
         usd_per_hour: price of one machine; None: the price table's.
         tasks_if_unknown: number of tasks if no recording's duration is known; None: this is an error.
-        workload: the measured workload of the config; None: it is measured here.
+        workload: the measured workload of the config; None: that of the items that OUT lacks is measured here.
         ceiling: limits of the calculated number of tasks, and of the price.
 
     Raises:
@@ -192,13 +194,13 @@ def size_run(
         StorageError: this machine cannot read the manifest or the recordings.
     """
     check_tasks(config, target, tasks, task_hours)
-    workload = workload or measure_workload(config)
+    workload, before = (workload, "") if workload else remaining_workload(config)
     engine, rates, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else rates.rtfx
     _, _, full_speed = _speed(config, target)
     hours = task_hours or target.task_hours
     start = target.start_time(engine)
-    count = tasks or (None if workload.audio_s else tasks_if_unknown)
+    count = tasks or (None if workload.audio_s else tasks_if_unknown if workload.items else 1)
     if count is None:
         if not workload.audio_s:
             raise ConfigError(f"the duration of none of {workload.items:,} recordings is known: give --tasks N")
@@ -209,7 +211,7 @@ def size_run(
     second = _second_pass(config, target, engine, workload)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, None,
-        start, speed, full_speed.rtfx if full_speed else rtfx, second, workload.is_about,
+        start, speed, full_speed.rtfx if full_speed else rtfx, second, workload.is_about, before,
     )  # fmt: skip
     ceiling.check_usd(forecast.usd)
     limit_s = target.limit_s(engine, hours, forecast.known_task_s)

@@ -116,6 +116,18 @@ def chosen(entries: Iterable[PartEntry], amount: Amount, num_items: int, size: i
     return items
 
 
+def done_items(store: Store, run: Run) -> ItemSet:
+    """Return the items that the second pass has done.
+
+    Raises:
+        CheckpointError: a part is damaged.
+    """
+    done, latest = ItemSet(run.items), ItemList(store, run)
+    for entry in chain.from_iterable(map(latest.read_part, part_names(store, run.generation, SECOND))):
+        done[entry.index] = True
+    return done
+
+
 def missing_items(store: Store, run: Run) -> int | None:
     """Return the number of chosen items that no part of the second pass has; None if no record says that the pass is
     complete.
@@ -126,9 +138,7 @@ def missing_items(store: Store, run: Run) -> int | None:
     name = complete_name(shard_folder(0, 1, run.generation), run.list_number, SECOND)
     if (record := read_complete(store, name, run.key)) is None:
         return None
-    done, latest = ItemSet(run.items), ItemList(store, run)
-    for entry in chain.from_iterable(map(latest.read_part, part_names(store, run.generation, SECOND))):
-        done[entry.index] = True
+    done = done_items(store, run)
     if not record.chosen:
         return max(0, record.items - done.count())
     try:

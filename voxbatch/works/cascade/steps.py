@@ -19,16 +19,18 @@ from voxbatch.errors import ConfigError
 from voxbatch.languages import primary_subtag
 from voxbatch.log import Log
 from voxbatch.manifest import Survey
-from voxbatch.output.entries import complete_entries
+from voxbatch.output.entries import Entries, complete_entries
 from voxbatch.output.layout import FIRST, SECOND
+from voxbatch.output.run_file import Run
 from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.prepare import worker_environments
 from voxbatch.runner.steps import Addition, steps_of
 from voxbatch.runner.transcribe import resume
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
+from voxbatch.storage.columns import ItemSet
 from voxbatch.works.cascade.options import models_of
-from voxbatch.works.cascade.overlay import Amount, chosen
+from voxbatch.works.cascade.overlay import Amount, chosen, done_items
 
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import CalibrationFile
@@ -144,10 +146,16 @@ class LargeOptions:
 
     share: float
     by_wer: bool
+    identity_name: str = "cascade"
 
     def of(self, options: _Options) -> _Options:
         """See SecondOptions."""
         return second_config(options)
+
+    def items_left(self, store: Store, run: Run, num_items: int) -> ItemSet:
+        """See SecondOptions."""
+        entries = Entries(store, replace(run, pass_name=FIRST)).of_pass()
+        return chosen(entries, Amount.of(run), num_items, run.items) - done_items(store, run)
 
 
 class Cascade(Addition):
