@@ -114,6 +114,7 @@ def found(
         ("de", "Ich heiße Brandstetter.", "person", "Brandstetter"),
         ("en", "We will see Anna March the third.", "person", "Anna"),
         ("fr", "La réservation est au nom de Camille Malrand.", "person", "Camille Malrand"),
+        ("en", "My code is - five two one.", "code", "five two one"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:

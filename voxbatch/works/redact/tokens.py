@@ -223,7 +223,7 @@ def _is_spelled(read: Sequence[Token], ends: Sequence[bool], at: int) -> bool:
 def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
     """Return the token of a word, and of those after it that are read together with it."""
     word = words[at]
-    for stop in range(min(len(words), at + LONGEST_NUMBER), at, -1):
+    for stop in range(min(len(words), at + LONGEST_NUMBER), at, -1) if word else ():
         if (digits := rules.digits(words[at:stop])) is not None:
             return Token(word, digits, frozenset(("single",) if len(digits) == 1 else ()), stop - at)
     if (times := rules.repeats.get(word.casefold())) and at + 1 < len(words):
