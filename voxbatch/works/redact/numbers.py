@@ -20,10 +20,17 @@ from itertools import takewhile
 from voxbatch.works.redact.rules import NumberRule
 from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
 
+MAX_GAP = 8
+"""Words of fillers and of another speaker between two parts of a number."""
+BEFORE = {"mine": 2}
+"""Words between a cue and a number after it, by cues."""
+BEFORE_ANY = 12
 AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
 NEAR_DIGITS = 3
 """Digits that a number has at least to belong to another one several words away, if they are not said one by one."""
+NEAR = 10
+"""Words between two parts of a number with a cue, whatever they are."""
 NEXT = 2
 """Words to the rest of a number, of which the recogniser has made words: "portable L06 fit, 1, 2, 8"."""
 COUNTING = "0123456789"
@@ -85,7 +92,7 @@ def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
         if named[at] is None and chain.digits and not chain.is_weak:
             is_part = len(chain.digits) >= NEAR_DIGITS or (len(chain.digits) > 1 and chain.has_all("single"))
             for secret in (*named[max(0, at - 1) : at if is_part else 0], *named[at + 1 : at + 2]):
-                if secret and _is_near(chain, secret, passage.rules.near if is_part else NEXT, passage):
+                if secret and _is_near(chain, secret, NEAR if is_part else NEXT, passage):
                     named[at] = Secret(secret.kind, chain.pieces, f"part of {secret.rule}")
     yield from filter(None, named)
 
@@ -113,7 +120,7 @@ def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
     tokens = passage.tokens
     token, gap = tokens[following], following - last - 1
-    if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
+    if gap > MAX_GAP or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
     if passage.language.numbers.get(token.folded) == "1" and tokens[last].tags & {"weak", "end"} and is_alone:
@@ -138,11 +145,11 @@ def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:
 def _cues(chain: Chain, low: int, passage: TokenPassage) -> set[str]:
     """Return the cues before a chain, and after it in its sentence."""
     first, last, tokens = chain.pieces[0], chain.pieces[-1], passage.tokens
-    cues, distances = {rule.cue for rule in passage.rules.numbers if rule.cue}, passage.rules.cue_distance
+    cues = {rule.cue for rule in passage.rules.numbers if rule.cue}
     after = takewhile(lambda at: "end" not in tokens[at - 1].tags, range(last + 1, min(last + AFTER, len(tokens))))
     near = {cue for at in after for cue in cues & tokens[at].tags}
-    for at in range(max(low, first - max(distances.values())), first):
-        near |= {cue for cue in cues & tokens[at].tags if first - at <= distances.get(cue, distances["any"])}
+    for at in range(max(low, first - BEFORE_ANY), first):
+        near |= {cue for cue in cues & tokens[at].tags if first - at <= BEFORE.get(cue, BEFORE_ANY)}
     return near
 
 

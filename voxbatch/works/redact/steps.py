@@ -49,7 +49,7 @@ from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
 from voxbatch.works.redact.key import copied_id, keyed_hash, own_key
 from voxbatch.works.redact.options import NONE, RedactionOptions
-from voxbatch.works.redact.rules import RedactionRules, load, own_name
+from voxbatch.works.redact.rules import PatternRule, RedactionRules, language_rules, load, own_name
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
 from voxbatch.works.redact.transcript import (
     at_copy,
@@ -232,7 +232,7 @@ def redacted_item(
         original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
     texts, confidences = [piece.text for piece in pieces], [piece.confidence for piece in pieces]
-    answers = [(kind, RULE, own_name(text)) for kind, text in row.get("answers", ())]
+    answers = [PatternRule(kind, RULE, own_name(text)) for kind, text in row.get("answers", ())]
     rules = replace(rules, patterns=[*rules.patterns, *answers])
     secrets = find_secrets(texts, [piece.speaker for piece in pieces], lang, rules, confidences)
     secrets = [secret for secret in secrets if options.redacts(secret.kind)]
@@ -257,7 +257,7 @@ def redacted_item(
             }
             for word in words if word.secret
         ],
-        "cut_words": cut_words(pieces, hidden, spans), "has_names": rules.language(lang).knows_names,
+        "cut_words": cut_words(pieces, hidden, spans), "has_names": bool(language_rules(lang).first_names),
         "version": VERSION,
     }  # fmt: skip
     facts = copy.audio_duration, (), copy.language, flags
