@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import takewhile
 
 from voxbatch.works.redact.rules import NumberRule
-from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
+from voxbatch.works.redact.tokens import Secret, Token, TokenPassage, digits_of
 
 MAX_GAP = 8
 """Words of fillers and of another speaker between two parts of a number."""
@@ -51,18 +52,11 @@ class Chain:
     words: Sequence[Token]
     pieces: tuple[int, ...]
     """Their indexes in the passage."""
-    has_plus: bool
-    """True after the word "plus"."""
-
-    @property
-    def characters(self) -> str:
-        """Return the digits and letters."""
-        return "".join(token.characters for token in self.words)
-
-    @property
-    def digits(self) -> str:
-        """Return the digits alone."""
-        return "".join(filter(str.isdigit, self.characters))
+    is_international: bool
+    """True if a plus is written or said before it."""
+    characters: str
+    """The digits and letters."""
+    digits: str
 
     @property
     def is_weak(self) -> bool:
@@ -71,11 +65,6 @@ class Chain:
         is_long = len(self.digits) > LONGEST_SUM and not any("year" in token.tags for token in self.words)
         return bool(is_pair) or (self.has_all("weak") and not is_long)
 
-    @property
-    def is_international(self) -> bool:
-        """Return whether a plus is written or said before it."""
-        return self.has_plus or "international" in self.words[0].tags
-
     def has_all(self, tag: str) -> bool:
         """Return whether each part has a tag."""
         return all(tag in token.tags for token in self.words if token.uses)
@@ -83,8 +72,7 @@ class Chain:
 
 def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
     """Yield the numbers in a passage that are secrets."""
-    chains = [chain for chain in _chains(passage) if not _is_amount(chain, passage)]
-    named, low = list[Secret | None](), 0
+    chains, named, low = [*_chains(passage)], list[Secret | None](), 0
     for chain in chains:
         named.append(_secret(chain, low, passage))
         low = chain.pieces[-1] + 1 if len(chain.digits) >= NEAR_DIGITS else low
@@ -105,15 +93,20 @@ def _is_near(chain: Chain, secret: Secret, most: int, passage: TokenPassage) -> 
 
 
 def _chains(passage: TokenPassage) -> Iterator[Chain]:
-    """Yield the chains of digits and letters."""
+    """Yield the chains of digits and letters that are no amounts."""
     tokens, stretches = passage.tokens, list[list[int]]()
     for at in (at for at, token in enumerate(tokens) if token.characters):
         if not (stretches and _joins(stretches[-1][-1], at, passage)):
             stretches.append([])
         stretches[-1] += range(at, at + tokens[at].uses)
     for pieces in stretches:
-        has_plus = pieces[0] > 0 and "plus" in tokens[pieces[0] - 1].tags
-        yield Chain([tokens[at] for at in pieces], tuple(pieces), has_plus)
+        words = [tokens[at] for at in pieces]
+        is_international = "international" in words[0].tags or "plus" in tokens[max(0, pieces[0] - 1)].tags
+        characters = "".join(token.characters for token in words)
+        chain = Chain(words, tuple(pieces), is_international, characters, digits_of(characters))
+        has_unit = any("unit" in token.tags for token in tokens[pieces[-1] + 1 : pieces[-1] + 2])
+        if not has_unit or len(chain.digits) > MAX_AMOUNT:
+            yield chain
 
 
 def _joins(last: int, following: int, passage: TokenPassage) -> bool:
@@ -153,12 +146,6 @@ def _cues(chain: Chain, low: int, passage: TokenPassage) -> set[str]:
     return near
 
 
-def _is_amount(chain: Chain, passage: TokenPassage) -> bool:
-    """Return whether a number is followed by a unit, and not too long for an amount."""
-    after = passage.tokens[chain.pieces[-1] + 1 : chain.pieces[-1] + 2]
-    return len(chain.digits) <= MAX_AMOUNT and any("unit" in token.tags for token in after)
-
-
 def _fits(rule: NumberRule, chain: Chain, has_cue: bool, is_checked: bool, countries: Sequence[str]) -> bool:
     if rule.countries and countries and not {*rule.countries} & {*countries}:
         return False
@@ -190,9 +177,7 @@ def _is_phone(chain: Chain, countries: Sequence[str]) -> bool:
 
     text = f"+{chain.digits}" if chain.is_international else chain.digits
     for country in (None,) if chain.is_international else countries:
-        try:
+        with suppress(phonenumbers.NumberParseException):
             if phonenumbers.is_valid_number(phonenumbers.parse(text, country)):
                 return True
-        except phonenumbers.NumberParseException:
-            continue
     return False
