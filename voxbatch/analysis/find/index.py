@@ -36,7 +36,7 @@ from voxbatch.output.run_file import Run
 from voxbatch.output.summary import read_whole_summary
 from voxbatch.storage import Store
 
-FORMAT = "2"
+FORMAT = "3"
 """Version of the tables. An index of another version is made again."""
 BATCH_CHARACTERS = 4_000_000
 """Characters of text that are written at a time."""
@@ -58,9 +58,6 @@ INSERT INTO items (key, position, number) VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET position = excluded.position, number = excluded.number RETURNING row
 """
 _NUM_BACK = "SELECT count(*) FROM (SELECT position < lag(position) OVER (ORDER BY row) AS back FROM items) WHERE back"
-ORDERED = "list"
-"""Value of the state `order` of an index whose rows have the order of the list: only recordings were added, behind the
-others."""
 
 
 def index_path(store: Store) -> Path:
@@ -141,8 +138,8 @@ def _stamps(store: Store, run: Run, names: Iterable[str]) -> dict[str, str]:
 
 
 def is_in_order(database: sqlite3.Connection) -> bool:
-    """Return whether the rows of an index have the order of the list."""
-    return _state(database).get("order") == ORDERED
+    """Return whether the rows of an index have the order of the list: recordings were added behind the others alone."""
+    return _state(database).get("num_back") == "0"
 
 
 class _Update:
@@ -177,8 +174,7 @@ class _Update:
         with _transaction(self._database):
             self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?)", [(name,) for name in self._names])
             ((num_back,),) = self._database.execute(_NUM_BACK)
-            order = ORDERED if not num_back else ""
-            self._set(content=content, stamps=json.dumps(stamps), list=self._run.list_number, order=order)
+            self._set(content=content, stamps=json.dumps(stamps), list=self._run.list_number, num_back=num_back)
         return num_read
 
     def _items_of(self, names: list[str]) -> NDArray[np.bool_]:
