@@ -115,6 +115,7 @@ def found(
         ("en", "We will see Anna March the third.", "person", "Anna"),
         ("fr", "La réservation est au nom de Camille Malrand.", "person", "Camille Malrand"),
         ("en", "My code is - five two one.", "code", "five two one"),
+        ("en", "The card is 4401 5500 yes 1234 no 5670.", "card", "4401 5500 1234 5670"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:

@@ -126,7 +126,7 @@ def load(place: str | None, stores: Stores) -> RedactionRules:
         ConfigError: the file cannot be read, or has other keys.
     """
     own, content = _own(place, stores) if place else (OwnRules(), b"")
-    numbers = [*own.numbers, *msgspec.convert(_builtin()["numbers"], list[NumberRule])]
+    numbers = [*own.numbers, *msgspec.convert(_builtin()["numbers"], list[NumberRule], strict=False)]
     patterns = [PatternRule("person", OWN, own_name(name)) for name in own.names]
     patterns += [PatternRule(kind, OWN, _compiled(text)) for kind, texts in own.patterns.items() for text in texts]
     for rule in own.numbers:
@@ -170,7 +170,7 @@ def _text() -> bytes:
 
 @functools.cache
 def _builtin() -> dict[str, Any]:
-    rules: dict[str, Any] = yaml.safe_load(_text())
+    rules: dict[str, Any] = yaml.load(_text(), yaml.BaseLoader)  # texts: "no", "yes" and "on" are words
     return rules
 
 
@@ -211,7 +211,7 @@ def language_rules(tag: str | None) -> LanguageRules:
     every, languages = _builtin()["every"], _builtin()["languages"]
     sources = [every, languages[tag]] if tag in languages else [every, *languages.values()]
     lists = {
-        name: [str(text).casefold() for source in sources for text in source.get(name, ())]
+        name: [text.casefold() for source in sources for text in source.get(name, ())]
         for name in {name for source in (every, *languages.values()) for name in source} - _TABLES
     }
     texts: dict[str, list[tuple[tuple[str, ...], str]]] = {}
@@ -220,10 +220,10 @@ def language_rules(tag: str | None) -> LanguageRules:
     locales = [locale for source in sources for locale in source.get("locales", ())]
     first, last = _names(locales) if tag in languages else (set[str](), set[str]())
     first |= _foreign_names() if tag in languages else set()
-    numbers = {word: str(digits) for source in sources for word, digits in source.get("numbers", {}).items()}
+    numbers = {word: digits for source in sources for word, digits in source.get("numbers", {}).items()}
     return LanguageRules(
         numbers=_number_words([*locales, *([tag] if tag else ())]) | numbers,
-        repeats={word: times for source in sources for word, times in source.get("repeats", {}).items()},
+        repeats={word: int(times) for source in sources for word, times in source.get("repeats", {}).items()},
         lists={name: frozenset(values) for name, values in lists.items()},
         texts=texts,
         postcode=["", *(source["postcode"] for source in sources if "postcode" in source)][-1],
@@ -254,7 +254,7 @@ def _number_words(tags: Sequence[str]) -> dict[str, str]:
 def _foreign_names() -> frozenset[str]:
     """Return the first names of all languages that are no words or places in any: people have names from elsewhere."""
     languages = _builtin()["languages"].values()
-    words = {str(word) for language in languages for word in (*language["not_names"], *language["filler"])}
+    words = {word for language in languages for word in (*language["not_names"], *language["filler"])}
     return frozenset().union(*(_names(language["locales"])[0] for language in languages)) - words
 
 
