@@ -52,13 +52,15 @@ def pieces_of(transcript: Transcript) -> list[SpokenWord]:
     text = transcript.text
     places = [at for at, character in enumerate(text) if visible_text(character)]
     end = max([transcript.audio_duration, *(word.end for word in transcript.words)])
-    segments = complete_sources(transcript.segments, text) or (Segment(text, 0.0, end),)
+    segments: Sequence[Word | Segment] = complete_sources(transcript.segments, text) or (Segment(text, 0.0, end),)
     of_character = [number for number, segment in enumerate(segments) for _ in visible_text(segment.text)]
-    words = complete_sources(transcript.words, text) or [
-        Word(part, segment.start, segment.end, None, segment.speaker)
-        for segment in segments
-        for part in segment.text.split()
-    ]
+    words: Sequence[Word] = transcript.words
+    if not complete_sources(words, text):
+        words = [
+            Word(part, segment.start, segment.end, None, segment.speaker)
+            for segment in segments
+            for part in segment.text.split()
+        ]
     pieces, at = list[SpokenWord](), 0
     for word in words:
         if not (length := len(visible_text(word.text))):
