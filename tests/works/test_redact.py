@@ -28,7 +28,7 @@ from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
 from voxbatch.works.redact.key import own_key
 from voxbatch.works.redact.options import RedactionOptions
-from voxbatch.works.redact.rules import RedactionRules, load, own_name
+from voxbatch.works.redact.rules import PatternRule, RedactionRules, load, own_name
 from voxbatch.works.redact.steps import RedactedItem, redacted_item
 from voxbatch.works.redact.transcript import pieces_of
 
@@ -114,6 +114,8 @@ def found(
         ("de", "Ich heiße Brandstetter.", "person", "Brandstetter"),
         ("en", "We will see Anna March the third.", "person", "Anna"),
         ("fr", "La réservation est au nom de Camille Malrand.", "person", "Camille Malrand"),
+        ("en", "My code is - five two one.", "code", "five two one"),
+        ("en", "The card is 4401 5500 yes 1234 no 5670.", "card", "4401 5500 1234 5670"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:
@@ -135,6 +137,7 @@ def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: 
         ("de", "Ich habe mitteil? gelindteil? gesprochen .", ["mitteil? gelindteil?"]),
         ("fr", "Mon mari s'appelle Solène? .", ["Solène?"]),
         ("fr", "Je suis né? à Lyon .", []),
+        ("en", "She saw me? digging? in the garden .", []),
         ("es", "Son las diez y tardas? tres horas .", []),
         ("de", "Ihr besitzt die Tschechische? Staatsbürgerschaft? seit Mai .", []),
         ("de", "Er sagt danke. Vielen? Leuten? gefällt es .", []),
@@ -179,6 +182,12 @@ def test_a_word_that_a_recogniser_repeats_takes_no_long_time(word: str, rules: R
     assert time.process_time() - start < 7
 
 
+def test_a_repeat_that_a_recogniser_repeats_is_read(rules: RedactionRules) -> None:
+    """Thousands of words that each double the next one are no deep recursion."""
+    text = "double " * 3000 + "five 4401 5500 1234 5670"
+    assert [kind for kind, _ in found(text, "en", rules)] == ["card"]
+
+
 def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None:
     """Words of another speaker between the parts of a number are not a part of it."""
     text = "four four oh one go ahead please 5500 1234 5670"
@@ -199,7 +208,7 @@ def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None
 def test_a_secret_is_found_where_two_people_talk_at_once(turns: str, secret: str, rules: RedactionRules) -> None:
     """The words of a speaker are looked at without those of another one between them, too."""
     words, speakers = zip(*(turn.split(":") for turn in turns.split()), strict=True)
-    own = replace(rules, patterns=[("person", "own", own_name("project heron"))])
+    own = replace(rules, patterns=[PatternRule("person", "own", own_name("project heron"))])
     redacted = " ".join(texts for _, texts in found(" ".join(words), "en", own, speakers))
     assert {*secret.split()} <= {*redacted.split()}
 

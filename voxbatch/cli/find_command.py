@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ def find(
             _write_page(matches, query, page, most or PAGE_PLACES, stores)
         elif as_json:
             for place in islice(matches.places, most):
-                click.echo(json.dumps(place.to_dict()))
+                click.echo(json.dumps(asdict(place)))
         else:
             for line in _lines(matches, query, most or SHOWN_PLACES):
                 click.echo(line)

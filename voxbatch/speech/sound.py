@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import soundfile
+from numpy.typing import NDArray
 
 from voxbatch.records import Samples, Segment, Speech
 
@@ -92,7 +93,7 @@ def normalized(samples: Samples, sampling_rate: int, loudness: float) -> tuple[S
     return (samples * gain).astype(np.float32), round(measured + 20 * float(np.log10(gain)), 2)
 
 
-def flac(samples: Samples, sampling_rate: int) -> bytes:
+def flac(samples: Samples | NDArray[np.int16], sampling_rate: int) -> bytes:
     """Return samples as a FLAC file of 16 bits."""
     file = io.BytesIO()
     soundfile.write(file, samples, sampling_rate, "PCM_16", format="FLAC")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.analysis.find.spans import Spans, indexed_text
+from voxbatch.engines.model_files import cache_folder
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
@@ -35,7 +36,7 @@ from voxbatch.output.run_file import Run
 from voxbatch.output.summary import read_whole_summary
 from voxbatch.storage import Store
 
-FORMAT = "2"
+FORMAT = "3"
 """Version of the tables. An index of another version is made again."""
 BATCH_CHARACTERS = 4_000_000
 """Characters of text that are written at a time."""
@@ -52,17 +53,17 @@ CREATE VIRTUAL TABLE texts USING fts5(
     text, tokenize = "unicode61 remove_diacritics 2 categories 'L* N* M* Co'", prefix = "3 4"
 );
 """
+_SET_ITEM = """
+INSERT INTO items (key, position, number) VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET position = excluded.position, number = excluded.number RETURNING row
+"""
 _NUM_BACK = "SELECT count(*) FROM (SELECT position < lag(position) OVER (ORDER BY row) AS back FROM items) WHERE back"
-ORDERED = "list"
-"""Value of the state `order` of an index whose rows have the order of the list: only recordings were added, behind the
-others."""
 
 
 def index_path(store: Store) -> Path:
     """Return the path of the index of an OUT."""
     place = store.place if "://" in store.place else os.path.realpath(store.place)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "voxbatch" / "find" / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.sqlite"
+    return cache_folder() / "find" / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.sqlite"
 
 
 def delete_index(store: Store) -> bool:
@@ -137,8 +138,8 @@ def _stamps(store: Store, run: Run, names: Iterable[str]) -> dict[str, str]:
 
 
 def is_in_order(database: sqlite3.Connection) -> bool:
-    """Return whether the rows of an index have the order of the list."""
-    return _state(database).get("order") == ORDERED
+    """Return whether the rows of an index have the order of the list: recordings were added behind the others alone."""
+    return _state(database).get("num_back") == "0"
 
 
 class _Update:
@@ -173,8 +174,7 @@ class _Update:
         with _transaction(self._database):
             self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?)", [(name,) for name in self._names])
             ((num_back,),) = self._database.execute(_NUM_BACK)
-            order = ORDERED if not num_back else ""
-            self._set(content=content, stamps=json.dumps(stamps), list=self._run.list_number, order=order)
+            self._set(content=content, stamps=json.dumps(stamps), list=self._run.list_number, num_back=num_back)
         return num_read
 
     def _items_of(self, names: list[str]) -> NDArray[np.bool_]:
@@ -193,7 +193,9 @@ class _Update:
         where, _, is_same = self._items.index.find(keys)
         moves = [(position, row) for (row, _), position in zip(rows, where.tolist(), strict=True)]
         self._database.executemany("UPDATE items SET position = ? WHERE row = ?", moves)
-        self._delete(rows[at][0] for at in np.flatnonzero(~is_same).tolist())
+        gone = [rows[at][:1] for at in np.flatnonzero(~is_same).tolist()]
+        for table in ("texts", "details", "items"):
+            self._database.executemany(f"DELETE FROM {table} WHERE rowid = ?", gone)  # noqa: S608 -- ours
         missing = np.ones(self._run.items, np.bool_)
         missing[where[is_same]] = False
         return missing
@@ -212,42 +214,18 @@ class _Update:
 
     def _write(self, batch: list[tuple[int, dict[str, Any]]], number: int) -> int:
         """Write transcripts in one transaction, in place of those that the items had. Return their number."""
-        database, text_key = self._database, self._run.products.text_key
+        database, products = self._database, self._run.products
+        place = products.recordings_place(self._store.place)
         with _transaction(database):
             for position, line in batch:
-                row = self._cleared_row(self._items.index.keys[position].tobytes(), position, number)
-                text = str(line.get(text_key) or "")
-                audio = f"{self._run.products.recordings_place(self._store.place)}{line[AUDIO_KEY]}"
-                details = (
-                    row,
-                    line["id"],
-                    audio,
-                    line.get("offset") or 0.0,
-                    _members(line),
-                    *Spans.of(text, line).stored(),
-                )
-                database.execute("INSERT INTO details VALUES (?, ?, ?, ?, ?, ?, ?)", details)
-                database.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (row, indexed_text(text)))
+                item = self._items.index.keys[position].tobytes(), position, number
+                ((row,),) = database.execute(_SET_ITEM, item)  # the row that it had, or a new one at the end
+                text = str(line.get(products.text_key) or "")
+                audio, start = f"{place}{line[AUDIO_KEY]}", line.get("offset") or 0.0
+                details = row, line["id"], audio, start, _members(line), *Spans.of(text, line).stored()
+                database.execute("INSERT OR REPLACE INTO details VALUES (?, ?, ?, ?, ?, ?, ?)", details)
+                database.execute("INSERT OR REPLACE INTO texts (rowid, text) VALUES (?, ?)", (row, indexed_text(text)))
         return len(batch)
-
-    def _cleared_row(self, key: bytes, position: int, number: int) -> int:
-        """Return the row of an item, without texts: the one that it had, or a new one at the end."""
-        database = self._database
-        if found := database.execute("SELECT row FROM items WHERE key = ?", (key,)).fetchone():
-            self._delete_texts(*found)
-            database.execute("UPDATE items SET position = ?, number = ? WHERE row = ?", (position, number, *found))
-            return int(found[0])
-        new = database.execute("INSERT INTO items (key, position, number) VALUES (?, ?, ?)", (key, position, number))
-        return int(new.lastrowid or 0)
-
-    def _delete_texts(self, row: int) -> None:
-        self._database.execute("DELETE FROM texts WHERE rowid = ?", (row,))
-        self._database.execute("DELETE FROM details WHERE row = ?", (row,))
-
-    def _delete(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            self._delete_texts(row)
-            self._database.execute("DELETE FROM items WHERE row = ?", (row,))
 
     def _clear(self) -> None:
         with _transaction(self._database):
@@ -278,13 +256,9 @@ def _state(database: sqlite3.Connection) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    with database:
+        database.execute("BEGIN IMMEDIATE")
         yield
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
 
 
 @contextlib.contextmanager

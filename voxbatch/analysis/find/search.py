@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from voxbatch.analysis.find.index import is_in_order
@@ -15,15 +16,18 @@ from voxbatch.errors import ConfigError
 CONTEXT = 60
 """Characters that a place shows before the match, and after it."""
 _MARKED = re.compile("|".join(MARKS))
-_MATCHES = "FROM texts JOIN details ON details.row = texts.rowid WHERE texts MATCH ?{conditions}"
 _COUNT = "SELECT count(*) FROM texts WHERE texts MATCH ?"
-_COUNT_WITH_MEMBERS = f"SELECT count(*) {_MATCHES}"
-_ROWS = f"SELECT texts.rowid {_MATCHES.replace('WHERE', 'JOIN items USING (row) WHERE')} ORDER BY items.position"
-_PAGE = f"""
-SELECT texts.rowid, id, audio, start, turns, spans, highlight(texts, 0, ?, ?) {_MATCHES}
+_ROWS = """
+SELECT texts.rowid FROM texts JOIN items ON items.row = texts.rowid WHERE texts MATCH ?{conditions}
+ORDER BY items.position
+"""
+_PAGE = """
+SELECT texts.rowid, id, audio, start, turns, spans, highlight(texts, 0, ?, ?)
+FROM texts JOIN details ON details.row = texts.rowid WHERE texts MATCH ?{conditions}
 AND texts.rowid BETWEEN ? AND ? ORDER BY texts.rowid LIMIT ?
 """
-_HAS_MEMBER = " AND EXISTS (SELECT 1 FROM json_each(members) WHERE key = ? AND CAST(atom AS TEXT) = ?)"
+_HAS_MEMBER = """ AND EXISTS (SELECT 1 FROM details, json_each(details.members)
+WHERE details.row = texts.rowid AND key = ? AND CAST(atom AS TEXT) = ?)"""
 FIRST_PAGE, LARGEST_PAGE = 25, 400
 """Items that are read at first, and at most at a time. SQLite evaluates the query for each page: short ones give the
 first places early, long ones give all of them soon."""
@@ -59,6 +63,15 @@ class Query:
         bounds = self.speaker, self.min_confidence, self.max_confidence, self.start, self.end
         return any(bound is not None for bound in bounds)
 
+    def takes(self, place: FoundPlace) -> bool:
+        """Return whether a place lies between the bounds. An unknown value, as NaN, lies between none."""
+        bounds = (place.confidence, self.min_confidence, self.max_confidence), (place.start, self.start, self.end)
+        for value, low, high in bounds:
+            number = math.nan if value is None else value
+            if (low is not None and not number >= low) or (high is not None and not number <= high):
+                return False
+        return self.speaker in (None, place.speaker)
+
     def to_fts(self) -> str:
         """Return the query in the language of SQLite's FTS5.
 
@@ -89,10 +102,6 @@ class FoundPlace:
     after: str
     """The text: what matches, and up to CONTEXT characters before and after."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the place as values for JSON."""
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class FoundPlaces:
@@ -113,8 +122,7 @@ def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
     """
     conditions, members = _HAS_MEMBER * len(query.members), [value for pair in query.members.items() for value in pair]
     arguments = (query.to_fts(), *members)
-    count = _COUNT_WITH_MEMBERS.format(conditions=conditions) if conditions else _COUNT
-    ((num_items,),) = database.execute(count, arguments)
+    ((num_items,),) = database.execute(_COUNT + conditions, arguments)
     page = _PAGE.format(conditions=conditions)
 
     def pages() -> Iterator[Sequence[tuple[Any, ...]]]:
@@ -129,7 +137,7 @@ def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
             row, size = items[-1][0], min(2 * size, LARGEST_PAGE)
 
     items = (details for items in pages() for _, *details in items)
-    return FoundPlaces(num_items, (place for item in items for place in _places_of(*item) if _is_wanted(place, query)))
+    return FoundPlaces(num_items, (place for item in items for place in _places_of(*item) if query.takes(place)))
 
 
 def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, marked: str) -> Iterator[FoundPlace]:
@@ -147,7 +155,7 @@ def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, ma
         if number % 2:
             heard = spans.stretch(begin, at)
             start, end = (None if second is None else round(second + offset, 3) for second in (heard.start, heard.end))
-            before, after = _before(text[:begin]), _after(text[at:])
+            before, after = _before(text[:begin]), _before(text[at:][::-1])[::-1]
             yield FoundPlace(item, audio, start, end, heard.speaker, heard.confidence, before, piece, after)
 
 
@@ -157,27 +165,6 @@ def _before(text: str) -> str:
         return text
     cut = text[-CONTEXT:]
     return f"… {cut.split(maxsplit=1)[-1] if ' ' in cut[:-1] else cut}"
-
-
-def _after(text: str) -> str:
-    """Return the first words of a text, up to CONTEXT characters."""
-    if len(text) <= CONTEXT:
-        return text
-    cut = text[:CONTEXT]
-    return f"{cut.rsplit(maxsplit=1)[0] if ' ' in cut[1:] else cut} …"
-
-
-def _is_wanted(place: FoundPlace, query: Query) -> bool:
-    is_sure = _lies_between(place.confidence, query.min_confidence, query.max_confidence)
-    return is_sure and _lies_between(place.start, query.start, query.end) and query.speaker in (None, place.speaker)
-
-
-def _lies_between(value: float | None, low: float | None, high: float | None) -> bool:
-    """Return whether a value lies between bounds. Without bounds, each value does; otherwise, an unknown one does
-    not."""
-    if value is None:
-        return low is None and high is None
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _phrase(text: str) -> str:

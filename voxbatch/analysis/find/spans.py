@@ -52,18 +52,15 @@ class SpokenStretch:
     """Speaker of the first word."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """The words of a transcript, or its segments if the words have no times, in the order of the text."""
 
-    def __init__(self, rows: NDArray[np.void], turns: Sequence[tuple[int, str | None]]):
-        """Take the spans of a text.
-
-        Args:
-            rows: for each span the position of its first character, its start and end in milliseconds, and its
-                confidence in thousandths, or -1.
-            turns: position of the first character of each turn, and its speaker.
-        """
-        self.rows, self.turns = rows, turns
+    rows: NDArray[np.void]
+    """For each span the position of its first character, its start and end in milliseconds, and its confidence in
+    thousandths, or -1."""
+    turns: Sequence[tuple[int, str | None]]
+    """Position of the first character of each turn, and its speaker."""
 
     @classmethod
     def of(cls, text: str, line: Mapping[str, Any]) -> Spans:

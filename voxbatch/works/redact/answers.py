@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -56,8 +56,7 @@ class SecretAnswers:
         """Return (kind, words) of each listed secret that occurs in the text of an item."""
         while item_id not in self._waiting and (line := next(self._lines, None)):
             if "answer" in line:
-                name = f"{self._name}: the answer of item {quote(line['id'])}"
-                self._waiting[line["id"]] = _listed(line["answer"], name)
+                self._waiting[line["id"]] = self._listed(line)
         listed = self._waiting.pop(item_id, None)
         self._unanswered += listed is None
         secrets = [(secret.kind, " ".join(re.findall(r"\w+", secret.text))) for secret in listed or ()]
@@ -65,22 +64,18 @@ class SecretAnswers:
         self._strange += len(secrets) - len(occurring)
         return occurring
 
+    def _listed(self, line: Mapping[str, Any]) -> list[ListedSecret]:
+        """Return the secrets that an answer lists. A message about another shape quotes none of its texts."""
+        try:
+            return msgspec.json.decode(line["answer"], type=list[ListedSecret])
+        except (msgspec.DecodeError, RecursionError) as e:
+            allowed = f"a list of objects with a text and a kind, one of {', '.join(LISTED_KINDS)}"
+            place = f"{self._name}: the answer of item {quote(line['id'])}"
+            raise ConfigError(f"{place}: {e}; ask for {allowed}, by the schema in docs/redact.md") from e
+
     def notes(self) -> Iterator[str]:
         """Yield what the answers lack."""
         if self._unanswered:
             yield f"{counted(self._unanswered, 'item')} without an answer: redacted by rules alone"
         if self._strange:
             yield f"{counted(self._strange, 'text')} of answers that are not in their transcripts"
-
-
-def _listed(answer: str, name: str) -> list[ListedSecret]:
-    """Return the secrets that an answer lists.
-
-    Args:
-        name: where it is, for a message. The message quotes none of its texts.
-    """
-    try:
-        return msgspec.json.decode(answer, type=list[ListedSecret])
-    except (msgspec.DecodeError, RecursionError) as e:
-        allowed = f"a list of objects with a text and a kind, one of {', '.join(LISTED_KINDS)}"
-        raise ConfigError(f"{name}: {e}; ask for {allowed}, by the schema in docs/redact.md") from e

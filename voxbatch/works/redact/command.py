@@ -6,13 +6,7 @@ from typing import Any
 
 import click
 
-from voxbatch.cli.options import (
-    FolderOrAddress,
-    RunCommand,
-    setting_option,
-    store_options,
-    work_options,
-)
+from voxbatch.cli.options import FolderOrAddress, RunCommand, combined, setting_option, store_options, work_options
 from voxbatch.cli.run_command import start
 from voxbatch.settings import settings_of
 from voxbatch.storage import Stores
@@ -29,12 +23,7 @@ _OWN = settings_of(RedactionOptions)
     epilog="Each option can also be given as an environment variable: VOXBATCH_KEEP, VOXBATCH_SOUND, …",
 )
 @click.argument("source", metavar="OUT", type=FolderOrAddress())
-@setting_option(_OWN["keep"])
-@setting_option(_OWN["only"])
-@setting_option(_OWN["rules"])
-@setting_option(_OWN["answers"])
-@setting_option(_OWN["sound"])
-@setting_option(_OWN["margin"])
+@combined(*map(setting_option, _OWN.values()))
 @work_options(SETTINGS)
 @store_options
 @click.pass_context
@@ -56,11 +45,12 @@ def redact(ctx: click.Context, /, source: str, out: str | None, stores: Stores, 
 
     original = stores.out(source)
     run = run_file.read_existing(original)
+    folder, slash, _ = source.rstrip("/").rpartition("/")
     own = RedactionOptions(**{name: settings.pop(name) for name in _OWN})
     start(
         ctx,
         source=source,
-        out=out or _neutral(source, own_key(original)),
+        out=out or f"{folder}{slash}redacted-{keyed_hash('copies', own_key(original), 4)}",  # the same in each run
         own=own,
         audio_stream=run.identity.get("audio_stream"),
         engine_options={},
@@ -69,9 +59,3 @@ def redact(ctx: click.Context, /, source: str, out: str | None, stores: Stores, 
         vllm_config=None,
         **settings,
     )
-
-
-def _neutral(source: str, key: bytes) -> str:
-    """Return a place beside an OUT that does not tell its name, and is the same in each run."""
-    folder = source.rstrip("/").rpartition("/")[0]
-    return f"{folder}{'/' if folder else ''}redacted-{keyed_hash('copies', key, 4)}"

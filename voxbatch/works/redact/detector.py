@@ -6,15 +6,16 @@ a sequence of words. Numbers need more than a sequence: see the module numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 
 import numpy as np
 
-from voxbatch.works.redact.numbers import find_numbers
-from voxbatch.works.redact.rules import RedactionRules, tag_characters
-from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, stem, tokens
+from voxbatch.works.redact.numbers import MAX_GAP, find_numbers
+from voxbatch.works.redact.rules import PatternRule, RedactionRules, language_rules, sequences, tag_characters
+from voxbatch.works.redact.tokens import EDGES, Secret, Token, TokenPassage, stem, tokens
 
 DOUBT = 0.85
 """Confidence below which a word is doubtful."""
@@ -39,17 +40,18 @@ def find_secrets(
         lang: primary subtag of the language. None if it is not known.
         confidences: that of each word, or None. A name that the recogniser does not know is one that it doubts.
     """
-    language, has_capitals = rules.language(lang), any(word.strip(EDGES)[:1].isupper() for word in words)
+    language, has_capitals = language_rules(lang), any(word.strip(EDGES)[:1].isupper() for word in words)
     doubtful = {at for at, confidence in enumerate(confidences) if confidence is not None and confidence < DOUBT}
     stages: list[list[Secret]] = [[], [], [], [], []]
-    for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
+    for indexes in (range(len(words)), *_interrupted(speakers)):
         part = [words[at] for at in indexes]
         doubts = {at for at, index in enumerate(indexes) if index in doubtful}
         passage = TokenPassage(tokens(part, language, has_capitals, doubts), rules, language)
-        sequences = [*_sequences(passage)]
-        names = [secret for secret in sequences if secret.kind == "person"]
-        others = [secret for secret in sequences if secret.kind != "person"]
-        kinds = _patterns(part, rules), others, find_numbers(passage), names, _said_again(passage, names)
+        of_tags = [*_matches(sequences(), [*map(_tagged, passage.tokens)], "")]
+        names = [secret for secret in of_tags if secret.kind == "person"]
+        others = [secret for secret in of_tags if secret.kind != "person"]
+        own = _matches(rules.patterns, part, " ")
+        kinds = own, others, find_numbers(passage), names, _said_again(passage, names)
         for stage, secrets in zip(stages, kinds, strict=True):
             stage += [replace(secret, pieces=tuple(indexes[at] for at in secret.pieces)) for secret in secrets]
     stages[2].sort(key=lambda secret: -len(secret.pieces))  # the whole of a number before what one speaker says of it
@@ -61,43 +63,33 @@ def find_secrets(
     return sorted(chosen, key=lambda secret: secret.pieces)
 
 
-def _interrupted(speakers: Sequence[str | None], max_gap: int) -> Iterator[Sequence[int]]:
+def _interrupted(speakers: Sequence[str | None]) -> Iterator[Sequence[int]]:
     """Yield the indexes of the words that a speaker says while others talk.
 
-        "my" "yes" "name" "is" "okay" "Olga"  →  0, 2, 3, 5
-
-    Args:
-        max_gap: words of others between two of them.
+    "my" "yes" "name" "is" "okay" "Olga"  →  0, 2, 3, 5
     """
     for speaker in dict.fromkeys(speakers):
         own = np.flatnonzero([other == speaker for other in speakers])
-        for stretch in np.split(own, np.flatnonzero(np.diff(own) > max_gap + 1) + 1):
+        for stretch in np.split(own, np.flatnonzero(np.diff(own) > MAX_GAP + 1) + 1):
             if len(stretch) <= stretch[-1] - stretch[0]:
                 yield stretch.tolist()
 
 
-def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:
-    """Yield what the names and patterns of the user find, and the answers about the item."""
-    text, begins = " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
-    for kind, rule, pattern in rules.patterns:
-        for match in pattern.finditer(text):
-            spans = enumerate(pairwise(begins))
-            pieces = tuple(at for at, (begin, stop) in spans if begin < match.end() and stop - 1 > match.start())
-            yield Secret(kind, pieces, rule)
+def _matches(rules: Iterable[PatternRule], texts: Sequence[str], joint: str) -> Iterator[Secret]:
+    """Yield the secrets that rules find in a line: the texts of the words with a joint between them."""
+    line, ends = joint.join(texts), [*accumulate(len(text) + len(joint) for text in texts)]
+    begins = [end - len(text) - len(joint) for text, end in zip(texts, ends, strict=True)]
+    for rule in rules:
+        for match in rule.pattern.finditer(line):
+            begin, stop = match.span(rule.group)
+            pieces = range(bisect_right(ends, begin + len(joint)), bisect_left(begins, stop))
+            yield Secret(rule.kind, tuple(pieces), rule.rule)
 
 
-def _sequences(passage: TokenPassage) -> Iterator[Secret]:
-    """Yield what the sequences of rules.yaml find."""
+def _tagged(token: Token) -> str:
+    """Return a word in the line for the sequences. The tag "end" has the lowest character, and comes last."""
     characters = tag_characters()
-    # "end" has the first character: it comes last
-    line = "".join(
-        f";{''.join(sorted((characters[tag] for tag in token.tags), reverse=True))}" for token in passage.tokens
-    )
-    for rule in passage.rules.sequences:
-        for match in rule.words.finditer(line):
-            begin, stop = match.span(match.lastindex or 0)
-            first = line.count(";", 0, begin)
-            yield Secret(rule.kind, tuple(range(first, first + line.count(";", begin, stop))), rule.rule)
+    return ";" + "".join(sorted((characters[tag] for tag in token.tags if tag in characters), reverse=True))
 
 
 def _said_again(passage: TokenPassage, names: Sequence[Secret]) -> Iterator[Secret]:

@@ -13,17 +13,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import takewhile
 
 from voxbatch.works.redact.rules import NumberRule
-from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
+from voxbatch.works.redact.tokens import Secret, Token, TokenPassage, digits_of
 
+MAX_GAP = 8
+"""Words of fillers and of another speaker between two parts of a number."""
+BEFORE = {"mine": 2}
+"""Words between a cue and a number after it, by cues."""
+BEFORE_ANY = 12
 AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
 NEAR_DIGITS = 3
 """Digits that a number has at least to belong to another one several words away, if they are not said one by one."""
+NEAR = 10
+"""Words between two parts of a number with a cue, whatever they are."""
 NEXT = 2
 """Words to the rest of a number, of which the recogniser has made words: "portable L06 fit, 1, 2, 8"."""
 COUNTING = "0123456789"
@@ -44,18 +52,11 @@ class Chain:
     words: Sequence[Token]
     pieces: tuple[int, ...]
     """Their indexes in the passage."""
-    has_plus: bool
-    """True after the word "plus"."""
-
-    @property
-    def characters(self) -> str:
-        """Return the digits and letters."""
-        return "".join(token.characters for token in self.words)
-
-    @property
-    def digits(self) -> str:
-        """Return the digits alone."""
-        return "".join(filter(str.isdigit, self.characters))
+    is_international: bool
+    """True if a plus is written or said before it."""
+    characters: str
+    """The digits and letters."""
+    digits: str
 
     @property
     def is_weak(self) -> bool:
@@ -64,11 +65,6 @@ class Chain:
         is_long = len(self.digits) > LONGEST_SUM and not any("year" in token.tags for token in self.words)
         return bool(is_pair) or (self.has_all("weak") and not is_long)
 
-    @property
-    def is_international(self) -> bool:
-        """Return whether a plus is written or said before it."""
-        return self.has_plus or "international" in self.words[0].tags
-
     def has_all(self, tag: str) -> bool:
         """Return whether each part has a tag."""
         return all(tag in token.tags for token in self.words if token.uses)
@@ -76,8 +72,7 @@ class Chain:
 
 def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
     """Yield the numbers in a passage that are secrets."""
-    chains = [chain for chain in _chains(passage) if not _is_amount(chain, passage)]
-    named, low = list[Secret | None](), 0
+    chains, named, low = [*_chains(passage)], list[Secret | None](), 0
     for chain in chains:
         named.append(_secret(chain, low, passage))
         low = chain.pieces[-1] + 1 if len(chain.digits) >= NEAR_DIGITS else low
@@ -85,7 +80,7 @@ def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
         if named[at] is None and chain.digits and not chain.is_weak:
             is_part = len(chain.digits) >= NEAR_DIGITS or (len(chain.digits) > 1 and chain.has_all("single"))
             for secret in (*named[max(0, at - 1) : at if is_part else 0], *named[at + 1 : at + 2]):
-                if secret and _is_near(chain, secret, passage.rules.near if is_part else NEXT, passage):
+                if secret and _is_near(chain, secret, NEAR if is_part else NEXT, passage):
                     named[at] = Secret(secret.kind, chain.pieces, f"part of {secret.rule}")
     yield from filter(None, named)
 
@@ -98,22 +93,27 @@ def _is_near(chain: Chain, secret: Secret, most: int, passage: TokenPassage) -> 
 
 
 def _chains(passage: TokenPassage) -> Iterator[Chain]:
-    """Yield the chains of digits and letters."""
+    """Yield the chains of digits and letters that are no amounts."""
     tokens, stretches = passage.tokens, list[list[int]]()
     for at in (at for at, token in enumerate(tokens) if token.characters):
         if not (stretches and _joins(stretches[-1][-1], at, passage)):
             stretches.append([])
         stretches[-1] += range(at, at + tokens[at].uses)
     for pieces in stretches:
-        has_plus = pieces[0] > 0 and "plus" in tokens[pieces[0] - 1].tags
-        yield Chain([tokens[at] for at in pieces], tuple(pieces), has_plus)
+        words = [tokens[at] for at in pieces]
+        is_international = "international" in words[0].tags or "plus" in tokens[max(0, pieces[0] - 1)].tags
+        characters = "".join(token.characters for token in words)
+        chain = Chain(words, tuple(pieces), is_international, characters, digits_of(characters))
+        has_unit = any("unit" in token.tags for token in tokens[pieces[-1] + 1 : pieces[-1] + 2])
+        if not has_unit or len(chain.digits) > MAX_AMOUNT:
+            yield chain
 
 
 def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
     tokens = passage.tokens
     token, gap = tokens[following], following - last - 1
-    if gap > passage.rules.max_gap or (gap and "year" in token.tags | tokens[last].tags):
+    if gap > MAX_GAP or (gap and "year" in token.tags | tokens[last].tags):
         return False
     is_alone = not any(after.characters for after in tokens[following + 1 : following + 2])
     if passage.language.numbers.get(token.folded) == "1" and tokens[last].tags & {"weak", "end"} and is_alone:
@@ -138,18 +138,12 @@ def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:
 def _cues(chain: Chain, low: int, passage: TokenPassage) -> set[str]:
     """Return the cues before a chain, and after it in its sentence."""
     first, last, tokens = chain.pieces[0], chain.pieces[-1], passage.tokens
-    cues, distances = {rule.cue for rule in passage.rules.numbers if rule.cue}, passage.rules.cue_distance
+    cues = {rule.cue for rule in passage.rules.numbers if rule.cue}
     after = takewhile(lambda at: "end" not in tokens[at - 1].tags, range(last + 1, min(last + AFTER, len(tokens))))
     near = {cue for at in after for cue in cues & tokens[at].tags}
-    for at in range(max(low, first - max(distances.values())), first):
-        near |= {cue for cue in cues & tokens[at].tags if first - at <= distances.get(cue, distances["any"])}
+    for at in range(max(low, first - BEFORE_ANY), first):
+        near |= {cue for cue in cues & tokens[at].tags if first - at <= BEFORE.get(cue, BEFORE_ANY)}
     return near
-
-
-def _is_amount(chain: Chain, passage: TokenPassage) -> bool:
-    """Return whether a number is followed by a unit, and not too long for an amount."""
-    after = passage.tokens[chain.pieces[-1] + 1 : chain.pieces[-1] + 2]
-    return len(chain.digits) <= MAX_AMOUNT and any("unit" in token.tags for token in after)
 
 
 def _fits(rule: NumberRule, chain: Chain, has_cue: bool, is_checked: bool, countries: Sequence[str]) -> bool:
@@ -183,9 +177,7 @@ def _is_phone(chain: Chain, countries: Sequence[str]) -> bool:
 
     text = f"+{chain.digits}" if chain.is_international else chain.digits
     for country in (None,) if chain.is_international else countries:
-        try:
+        with suppress(phonenumbers.NumberParseException):
             if phonenumbers.is_valid_number(phonenumbers.parse(text, country)):
                 return True
-        except phonenumbers.NumberParseException:
-            continue
     return False

@@ -39,21 +39,18 @@ class RedactionSums:
     """The secrets by their kinds; see products.OwnSums."""
 
     def __init__(self) -> None:
-        self._kinds, self._without_names, self._cut = Counter[str](), Counter[str](), 0
+        self._sums = {BY_KIND: Counter[str](), WITHOUT_NAMES: Counter[str]()}
+        self._cut = 0
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the copy of an item."""
-        self._kinds.update(secret["kind"] for secret in line["redactions"])
-        self._without_names.update([] if line["has_names"] else [line["lang"] or UNDETERMINED])
+        self._sums[BY_KIND].update(secret["kind"] for secret in line["redactions"])
+        self._sums[WITHOUT_NAMES].update([] if line["has_names"] else [line["lang"] or UNDETERMINED])
         self._cut += line["cut_words"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers of secrets and of items."""
-        return {
-            BY_KIND: dict(sorted(self._kinds.items())),
-            WITHOUT_NAMES: dict(sorted(self._without_names.items())),
-            CUT: self._cut,
-        }
+        return {name: dict(sorted(sums.items())) for name, sums in self._sums.items()} | {CUT: self._cut}
 
 
 class RedactedCopies(Products):

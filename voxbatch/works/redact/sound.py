@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.records import SAMPLING_RATE
-from voxbatch.works.redact.options import TONE
+from voxbatch.works.redact.options import SILENCE
 from voxbatch.works.redact.transcript import SpokenWord
 
 Pcm = NDArray[np.int16]
 """Samples of a recording, shape (num_samples,)."""
-TONE_HZ, TONE_LEVEL = 1000, 3000
-"""The tone, and its highest sample: -21 dB of full scale."""
+TONE_LEVEL, TONE_STEP = 3000, 2 * np.pi * 1000 / SAMPLING_RATE
+"""Highest sample of the tone, -21 dB of full scale, and its radians a sample: 1 kHz."""
 
 
 def silent_spans(pieces: Sequence[SpokenWord], secret: Iterable[int], margin: float) -> list[tuple[float, float]]:
@@ -28,18 +28,18 @@ def silent_spans(pieces: Sequence[SpokenWord], secret: Iterable[int], margin: fl
     """
     spans, indexes = list[tuple[float, float]](), {*secret}
     others = [piece for at, piece in enumerate(pieces) if at not in indexes]
-    ends = np.sort([piece.end for piece in others]) if others else np.zeros(0)
-    starts = np.sort([piece.start for piece in others]) if others else np.zeros(0)
+    ends = np.sort([-np.inf, *(piece.end for piece in others)])
+    starts = np.sort([*(piece.start for piece in others), np.inf])
     for at in sorted(indexes):
         start, end = pieces[at].start, pieces[at].end
         if spans and at - 1 in indexes:
             start = min(start, spans[-1][1])
-        before = ends[: np.searchsorted(ends, start, "right")].max(initial=0.0)
-        after = starts[np.searchsorted(starts, end) :].min(initial=np.inf)
-        low, high = max(float(before), start - margin), min(float(after), end + margin)
+        before = ends[np.searchsorted(ends, start, "right") - 1]
+        after = starts[np.searchsorted(starts, end)]
+        low, high = max(0.0, float(before), start - margin), min(float(after), end + margin)
         if spans and low <= spans[-1][1]:
-            low, high = spans[-1][0], max(high, spans[-1][1])
-            spans.pop()
+            low, longest = spans.pop()
+            high = max(high, longest)
         spans.append((low, high))
     return spans
 
@@ -62,16 +62,8 @@ def silenced(samples: Pcm, spans: Iterable[tuple[float, float]], offset: float, 
         offset: seconds on it at which the samples begin.
     """
     copy = samples.copy()
-    for low, high in spans:
-        first, stop = (round((seconds - offset) * SAMPLING_RATE) for seconds in (low, high))
-        first, stop = max(0, first), min(len(copy), max(0, stop))
-        if stop > first:
-            copy[first:stop] = _tone(stop - first) if sound == TONE else 0
+    for span in spans:
+        first, stop = (max(0, round((seconds - offset) * SAMPLING_RATE)) for seconds in span)
+        hidden = copy[first:stop]
+        hidden[:] = 0 if sound == SILENCE else np.rint(TONE_LEVEL * np.sin(TONE_STEP * np.arange(len(hidden))))
     return copy
-
-
-def _tone(num_samples: int) -> Pcm:
-    tone: Pcm = np.rint(TONE_LEVEL * np.sin(2 * np.pi * TONE_HZ / SAMPLING_RATE * np.arange(num_samples))).astype(
-        np.int16
-    )
-    return tone

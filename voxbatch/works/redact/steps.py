@@ -7,14 +7,12 @@ keeps the samples of a recording until its end, and the main thread makes the co
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import soundfile
 
 from voxbatch.config import Config
 from voxbatch.decoding import Decoded, Message, Undecodable
@@ -41,6 +39,7 @@ from voxbatch.runner.steps import Decode, Outcomes, Started, Steps, Transcripts
 from voxbatch.safe_text import counted
 from voxbatch.sources.columns import Rows
 from voxbatch.sources.manifest_file import converted
+from voxbatch.speech.sound import flac
 from voxbatch.storage import COPIED_OUT, Store
 from voxbatch.storage.circuit_breaker import Reachable
 from voxbatch.storage.temporary_files import temporary_file
@@ -49,15 +48,9 @@ from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
 from voxbatch.works.redact.key import copied_id, keyed_hash, own_key
 from voxbatch.works.redact.options import NONE, RedactionOptions
-from voxbatch.works.redact.rules import RedactionRules, load, own_name
+from voxbatch.works.redact.rules import PatternRule, RedactionRules, language_rules, load, own_name
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
-from voxbatch.works.redact.transcript import (
-    at_copy,
-    labelled,
-    pieces_of,
-    redacted,
-    without_speaker_names,
-)  # fmt: skip
+from voxbatch.works.redact.transcript import at_copy, labelled, pieces_of, redacted, without_speaker_names
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -92,34 +85,6 @@ def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes, answe
             yield entry.index + 1, {**row, **listed, "id": item_id, "key": key.hex()}
 
 
-def open_out(config: Config, options: RedactionOptions) -> Source:
-    """Open the transcripts of an OUT as a manifest.
-
-    Raises:
-        ConfigError: there is no run, or a run of another kind.
-    """
-    if not isinstance(config.source, str):
-        raise ConfigError(f"{len(config.source)} sources: voxbatch redact takes one OUT")
-    store = config.stores.out(config.source, COPIED_OUT)
-    run = run_file.read_existing(store)
-    run.check_reader("redact", store.place)
-    answers = SecretAnswers(options.answers, config.stores) if options.answers else None
-    with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
-        source = converted(nothing, rows_of(store, run, options, own_key(store), answers), "/")
-    source.id_root = ""  # the folder of the recordings stays out of the copies
-    num_rows, notes = sum(1 for _ in source.lines()), [*(answers.notes() if answers else ())]
-    if num_rows < run.items and (num_missing := run.items - num_rows - _num_forgotten(store, run)):
-        missing = counted(num_missing, "item")
-        notes.append(f"{missing} of {store.place} without a transcript: left out; --update takes them later")
-    source.note = "; ".join(notes)
-    return source
-
-
-def _num_forgotten(store: Store, run: Run) -> int:
-    """Return the number of items that `voxbatch forget` has erased. No later run has a transcript of them."""
-    return sum(is_forgotten(store, entry) for entry in Entries(store, run))
-
-
 class Redact(Steps):
     """Redact the transcripts and recordings of a run."""
 
@@ -142,8 +107,29 @@ class Redact(Steps):
         return self.options.own
 
     def open(self, config: Config) -> Source:
-        """See Steps."""
-        return open_out(config, self._own)
+        """See Steps. The source is the transcripts of an OUT as a manifest.
+
+        Raises:
+            ConfigError: there is no run, or a run of another kind.
+        """
+        if not isinstance(config.source, str):
+            raise ConfigError(f"{len(config.source)} sources: voxbatch redact takes one OUT")
+        options, store = self._own, config.stores.out(config.source, COPIED_OUT)
+        run = run_file.read_existing(store)
+        run.check_reader("redact", store.place)
+        answers = SecretAnswers(options.answers, config.stores) if options.answers else None
+        with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
+            source = converted(nothing, rows_of(store, run, options, own_key(store), answers), "/")
+        source.id_root = ""  # the folder of the recordings stays out of the copies
+        num_rows, notes = sum(1 for _ in source.lines()), [*(answers.notes() if answers else ())]
+        num_missing = run.items - num_rows
+        if num_missing:  # no later run has a transcript of what `voxbatch forget` has erased
+            num_missing -= sum(is_forgotten(store, entry) for entry in Entries(store, run))
+        if num_missing > 0:
+            missing = counted(num_missing, "item")
+            notes.append(f"{missing} of {store.place} without a transcript: left out; --update takes them later")
+        source.note = "; ".join(notes)
+        return source
 
     def path_policy(self) -> PathPolicy:
         """See Steps."""
@@ -210,10 +196,9 @@ class _Copies(Transcripts):
     def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | None:
         """See Transcripts."""
         parts = self._pcm.pop(pending.item.index, [])
-        hypotheses = pending.of_chunks(decoded, Hypothesis)
-        if isinstance(hypotheses, Failure):
+        if isinstance(hypotheses := pending.of_chunks(decoded, Hypothesis), Failure):
             return hypotheses
-        samples = np.concatenate(parts) if parts else np.zeros(0, np.int16)
+        samples = np.concatenate([np.zeros(0, np.int16), *parts])
         return redacted_item(pending.item, samples, decoded.seconds, self._rules, self._options)
 
 
@@ -231,20 +216,24 @@ def redacted_item(
     if options.redacts("speaker_name"):
         original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
-    texts, confidences = [piece.text for piece in pieces], [piece.confidence for piece in pieces]
-    answers = [(kind, RULE, own_name(text)) for kind, text in row.get("answers", ())]
-    rules = replace(rules, patterns=[*rules.patterns, *answers])
-    secrets = find_secrets(texts, [piece.speaker for piece in pieces], lang, rules, confidences)
+    answers = [PatternRule(kind, RULE, own_name(text)) for kind, text in row.get("answers", ())]
+    secrets = find_secrets(
+        [piece.text for piece in pieces],
+        [piece.speaker for piece in pieces],
+        lang,
+        replace(rules, patterns=[*rules.patterns, *answers]),
+        [piece.confidence for piece in pieces],
+    )
     secrets = [secret for secret in secrets if options.redacts(secret.kind)]
     hidden = [at for secret in secrets for at in secret.pieces]
     spans, words = silent_spans(pieces, hidden, options.margin), labelled(pieces, secrets)
-    flac = _flac(silenced(samples, spans, item.offset, options.sound)) if len(samples) else b""
+    sound = flac(silenced(samples, spans, item.offset, options.sound), SAMPLING_RATE) if len(samples) else b""
     copy = redacted(original, words, item.offset)
     flags, fields = tuple(_moved(flag, item.offset) for flag in copy.flags), transcript_dict(copy)
     line = {
         AUDIO_KEY: item_file(item.id, "flac"), "lang": row.get("lang"), DETECTED_LANGUAGE: row.get(DETECTED_LANGUAGE),
         "id": item.id, "duration": round(seconds, 4) or None,
-        "sha256": hashlib.sha256(flac).hexdigest() if flac else None,
+        "sha256": hashlib.sha256(sound).hexdigest() if sound else None,
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": NAME, "model": "voxbatch",
         "confidence": row.get("confidence"),
@@ -257,20 +246,14 @@ def redacted_item(
             }
             for word in words if word.secret
         ],
-        "cut_words": cut_words(pieces, hidden, spans), "has_names": rules.language(lang).knows_names,
+        "cut_words": cut_words(pieces, hidden, spans), "has_names": bool(language_rules(lang).first_names),
         "version": VERSION,
     }  # fmt: skip
     facts = copy.audio_duration, (), copy.language, flags
-    return RedactedItem(copy.text, copy.words, copy.segments, *facts, line=line, flac=flac)
+    return RedactedItem(copy.text, copy.words, copy.segments, *facts, line=line, flac=sound)
 
 
 def _moved(flag: Flag, offset: float) -> Flag:
     """Return a flag at its times in the copy, without its reason, which may quote the text."""
     start, end = (seconds if seconds is None else round(seconds - offset, 3) for seconds in (flag.start, flag.end))
     return Flag(flag.kind, flag.kind, start, end)
-
-
-def _flac(samples: Pcm) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, SAMPLING_RATE, "PCM_16", format="FLAC")
-    return file.getvalue()

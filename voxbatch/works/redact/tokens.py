@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from voxbatch.works.redact.rules import LanguageRules, RedactionRules
 
@@ -44,6 +45,8 @@ LONGEST_POSTCODE = 5
 """Words of a postcode."""
 LONGEST_NUMBER = 4
 """Words of a number below 100: "quatre vingt dix huit"."""
+LONGEST_READ = LONGEST_NUMBER + 2
+"""Words that are read together: "double double quatre vingt dix huit"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +104,34 @@ def tokens(
     bare = [word.strip(EDGES) for word in words]
     read: list[Token] = []
     while len(read) < len(words):
-        token = _token(bare, len(read), rules)
-        read.append(token)
-        read += [Token(word, uses=0) for word in bare[len(read) : len(read) + token.uses - 1]]
+        token = _token(bare[len(read) : len(read) + LONGEST_READ], rules)
+        read += [token, *(Token(word, uses=0) for word in bare[len(read) + 1 : len(read) + token.uses])]
     texts = _texts([token.folded for token in read], rules)
     ends = [bool(_SENTENCE_END.search(word)) and not _is_day(words, at, rules) for at, word in enumerate(words)]
     for at, token in enumerate(read):
-        if rules.has("not_letters", token.folded) and token.characters and not _is_spelled(read, ends, at):
+        if token.folded in rules.lists["not_letters"] and token.characters and not _is_spelled(read, ends, at):
             read[at] = replace(token, characters="")
     postcodes = {at for first in range(len(read)) for at in _postcode(read, ends, first, rules)}
     for at, token in enumerate(read):
-        places = {
-            "postcode": at in postcodes,
-            "doubtful": at in doubtful,
-            "begin": at == 0 or words[at - 1][-1:] in ".!?…",
-            "end": ends[at + max(0, token.uses - 1)],
-        }
-        token = replace(token, tags=token.tags | texts[at] | {name for name, is_so in places.items() if is_so})
-        read[at] = replace(token, tags=token.tags.union(_looks(token, rules), _name(token, rules, has_capitals)))
+        place = _true(
+            postcode=at in postcodes,
+            doubtful=at in doubtful,
+            begin=at == 0 or words[at - 1][-1:] in ".!?…",
+            end=ends[at + max(0, token.uses - 1)],
+        )
+        token = replace(token, tags=token.tags | texts[at] | place)
+        read[at] = replace(token, tags=token.tags | _looks(token, rules) | _name(token, rules, has_capitals))
     return read
+
+
+def _true(**tags: bool) -> frozenset[str]:
+    """Return the names of the tags that are true."""
+    return frozenset(name for name, is_true in tags.items() if is_true)
+
+
+def digits_of(text: str) -> str:
+    """Return the digits of a text."""
+    return "".join(filter(str.isdigit, text))
 
 
 def _texts(words: Sequence[str], rules: LanguageRules) -> list[set[str]]:
@@ -128,7 +140,7 @@ def _texts(words: Sequence[str], rules: LanguageRules) -> list[set[str]]:
     for at, word in enumerate(words):
         for text, name in (*rules.texts.get(word, ()), *rules.texts.get("", ())):
             stop = at + len(text)
-            if stop <= len(words) and all(map(_is_like, words[at:stop], text)):
+            if stop <= len(words) and all(map(fnmatchcase, words[at:stop], text)):
                 lists[stop - 1].add(name)
     return lists
 
@@ -136,62 +148,60 @@ def _texts(words: Sequence[str], rules: LanguageRules) -> list[set[str]]:
 def _is_day(words: Sequence[str], at: int, rules: LanguageRules) -> bool:
     """Return whether a word is the day of a date: "9. März", "9. 3. 1984"."""
     following = "".join(words[at + 1 : at + 2]).strip(EDGES).casefold()
-    return bool(_DAY.fullmatch(words[at])) and (following.isdigit() or rules.has("month", following))
+    return bool(_DAY.fullmatch(words[at])) and (following.isdigit() or following in rules.lists["month"])
 
 
-def _is_like(word: str, pattern: str) -> bool:
-    return word.startswith(pattern[:-1]) if pattern[-1] == "*" else word == pattern
-
-
-def _looks(token: Token, rules: LanguageRules) -> Iterator[str]:
-    """Yield the tags of a word by its characters; see rules.yaml."""
-    word, characters = token.word, token.characters
-    digits = "".join(filter(str.isdigit, characters or word))
+def _looks(token: Token, rules: LanguageRules) -> frozenset[str]:
+    """Return the tags of a word by its characters; see rules.yaml."""
+    word, characters, folded, lists = token.word, token.characters, token.folded, rules.lists
+    digits = digits_of(characters or word)
     is_house = digits != "" and len(characters) <= 5 and (characters != "" or word[0].isdigit())
-    looks = {
-        "more": token.uses == 0,
-        "part": characters != "",
-        "letter": len(characters) == 1 and characters.isalpha(),
-        "spelled": len(characters) > 2 and characters.isalpha(),
-        "upper": word[:1].isupper(),
-        "titled": word.istitle(),
-        "place": characters != "" or digits != "" or word[:1].isupper(),
-        "house": is_house,  # or begins with its number: "53-Hero" for "53 Harrow"
-        "house_first": is_house and word[0].isdigit(),
-        "road": len(word) > 5 and word[0].isupper() and token.folded.endswith(tuple(rules.lists.get("street", ()))),
-        "mark": "date" in token.tags or (digits != "" and ":" not in word) or rules.has("month", token.folded),
-        "mail": bool(_EMAIL.fullmatch(word)) or any(rules.has("at", part) for part in token.folded.split(".")[1:-1]),
-        "mail_begin": word.startswith("@"),
-        "mail_end": word.endswith("@"),
-        "host": bool(_HOST.fullmatch(word)) or any(rules.has("dot", part) for part in token.folded.split("-")[1:-1]),
-        "tiny": 1 < len(word) < 4,
-    }
-    yield from (name for name, is_so in looks.items() if is_so)
+    return _true(
+        more=token.uses == 0,
+        part=characters != "",
+        letter=len(characters) == 1 and characters.isalpha(),
+        spelled=len(characters) > 2 and characters.isalpha(),
+        upper=word[:1].isupper(),
+        titled=word.istitle(),
+        place=characters != "" or digits != "" or word[:1].isupper(),
+        house=is_house,  # or begins with its number: "53-Hero" for "53 Harrow"
+        house_first=is_house and word[0].isdigit(),
+        road=len(word) > 5 and word[0].isupper() and folded.endswith(tuple(lists["street"])),
+        mark="date" in token.tags or (digits != "" and ":" not in word) or folded in lists["month"],
+        mail=bool(_EMAIL.fullmatch(word)) or not lists["at"].isdisjoint(folded.split(".")[1:-1]),
+        mail_begin=word.startswith("@"),
+        mail_end=word.endswith("@"),
+        host=bool(_HOST.fullmatch(word)) or not lists["dot"].isdisjoint(folded.split("-")[1:-1]),
+        tiny=1 < len(word) < 4,
+    )
 
 
-def _name(token: Token, rules: LanguageRules, has_capitals: bool) -> Iterator[str]:
-    """Yield the tags of a word that may be a name. A known one needs no capital where the recogniser doubts it."""
+def _name(token: Token, rules: LanguageRules, has_capitals: bool) -> frozenset[str]:
+    """Return the tags of a word that may be a name. A known one needs no capital where the recogniser doubts it."""
     name = stem(token)
-    is_first, is_other = name.split("-")[0] in rules.first_names, rules.has("not_names", name)
+    is_first, is_other = name.split("-")[0] in rules.first_names, name in rules.lists["not_names"]
     is_listed = is_first or name in rules.last_names
     is_common = is_other or name in rules.common_words or not token.tags <= NO_WORD_LISTS
     is_known = is_listed and not is_other
     word = token.word[2:] if token.word[1:2] in ("'", "’") else token.word  # "d'Elchand"
     is_short = len(word) < 2 or (word.isupper() and len(word) < 4)
-    needs_capital = has_capitals and ("doubtful" not in token.tags or is_common)
+    is_doubtful = "doubtful" in token.tags
+    needs_capital = has_capitals and (not is_doubtful or is_common)
     is_capital = not token.characters and not is_short and (word[:1].isupper() or (is_known and not needs_capital))
-    names = {
-        "listed": is_listed,
-        "known": is_known and is_capital,
-        "capital": is_capital,
-        "common": is_common,
-    }
-    yield from (tag for tag, is_so in names.items() if is_so)
-    if is_first and is_capital:
-        yield "maybe_first" if is_other else "first"
-    elif (is_first or is_capital or "doubtful" in token.tags) and not is_common and rules.is_nearly_a_name(name):
-        yield "nearly"  # a recogniser writes "Yanic" or "étienne"
-        yield from ("sounds",) if is_first or (is_capital and "begin" not in token.tags) else ()
+    is_first_name = is_first and is_capital
+    is_nearly = (  # a recogniser writes "Yanic" or "étienne"
+        not is_first_name and (is_first or is_capital or is_doubtful) and not is_common and rules.is_nearly_a_name(name)
+    )
+    return _true(
+        listed=is_listed,
+        known=is_known and is_capital,
+        capital=is_capital,
+        common=is_common,
+        first=is_first_name and not is_other,
+        maybe_first=is_first_name and is_other,
+        nearly=is_nearly,
+        sounds=is_nearly and (is_first or (is_capital and "begin" not in token.tags)),
+    )
 
 
 def stem(token: Token) -> str:
@@ -220,14 +230,14 @@ def _is_spelled(read: Sequence[Token], ends: Sequence[bool], at: int) -> bool:
     return any(len(token.characters) == 1 and token.characters.isalpha() for token in beside)
 
 
-def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
-    """Return the token of a word, and of those after it that are read together with it."""
-    word = words[at]
-    for stop in range(min(len(words), at + LONGEST_NUMBER), at, -1):
-        if (digits := rules.digits(words[at:stop])) is not None:
-            return Token(word, digits, frozenset(("single",) if len(digits) == 1 else ()), stop - at)
-    if (times := rules.repeats.get(word.casefold())) and at + 1 < len(words):
-        following = _token(words, at + 1, rules)
+def _token(words: Sequence[str], rules: LanguageRules) -> Token:
+    """Return the token of the first word, and of those after it that are read together with it."""
+    word = words[0]
+    for stop in range(min(len(words), LONGEST_NUMBER), 0, -1) if word else ():
+        if (digits := rules.digits(words[:stop])) is not None:
+            return Token(word, digits, _true(single=len(digits) == 1), stop)
+    if (times := rules.repeats.get(word.casefold())) and len(words) > 1:
+        following = _token(words[1:], rules)
         if text := following.characters:
             return Token(word, text[:1] * times + text[1:], following.tags & {"single"}, 1 + following.uses)
     return _written(word, rules)
@@ -235,30 +245,27 @@ def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
 
 def _written(word: str, rules: LanguageRules) -> Token:
     """Return the token of a single word. A recogniser joins hesitations with numbers: "UM-2370" is 2370."""
-    parts = _PARTS.findall(word)
-    others = [
-        part for part in parts if not rules.has("filler", part.casefold()) and part.casefold() not in rules.repeats
-    ]
+    parts, fillers = _PARTS.findall(word), rules.lists["filler"] | rules.repeats.keys()
+    others = [part for part in parts if part.casefold() not in fillers]
     if _HAS_DIGIT.search(word) and len(others) < len(parts):
         word, parts = "-".join(others), others
-    characters = "".join(parts).upper()
+    characters, digits = "".join(parts).upper(), digits_of(word)
     is_short = len(characters) <= LONGEST_AMOUNT and not word.startswith("0")
     if _TIME.fullmatch(word) or (_AMOUNT.search(word) and _HAS_DIGIT.search(word) and is_short):
         return Token(word)
     if _DATE.fullmatch(word):  # or digits that a recogniser joins: "5-8-05"
-        return Token(word, "".join(filter(str.isdigit, word)) if "-" in word else "", frozenset(("date", "weak")))
+        return Token(word, digits if "-" in word else "", frozenset(("date", "weak")))
     if _DIGITS.fullmatch(word.strip(CURRENCIES)):
-        is_year = bool(_YEAR.fullmatch(word))
-        tags = {
-            "year": is_year,
-            "weak": is_year or (is_short and (word[0] in CURRENCIES or bool(_GROUPED.fullmatch(word)))),
-            "single": bool(_ONE_BY_ONE.fullmatch(word)),
-            "international": word.startswith("+"),
-        }
-        digits = "".join(filter(str.isdigit, characters))
-        return Token(word, digits, frozenset(name for name, is_so in tags.items() if is_so))
-    is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or not rules.has("not_letters", word.casefold()))
+        is_year, is_grouped = bool(_YEAR.fullmatch(word)), bool(_GROUPED.fullmatch(word))
+        tags = _true(
+            year=is_year,
+            weak=is_year or (is_short and (word[0] in CURRENCIES or is_grouped)),
+            single=bool(_ONE_BY_ONE.fullmatch(word)),
+            international=word.startswith("+"),
+        )
+        return Token(word, digits, tags)
+    is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or word not in rules.lists["not_letters"])
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
         return Token(word, characters)
-    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "LibanFR38"
-    return Token(word, digits, frozenset(("weak",) if 0 < len(digits) < SHORTEST_NUMBER else ()))
+    # a recogniser joins words and numbers: "IVA-SS-41797", "LibanFR38"
+    return Token(word, digits, _true(weak=0 < len(digits) < SHORTEST_NUMBER))

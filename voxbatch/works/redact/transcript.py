@@ -9,9 +9,10 @@ A secret that goes over the end of a segment has a label in each of them, so tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby
+from typing import Any
 
 from voxbatch.formats.document import complete_sources, visible_text
 from voxbatch.records import Segment, Transcript, Word
@@ -43,53 +44,56 @@ class SpokenWord:
 
 
 def pieces_of(transcript: Transcript) -> list[SpokenWord]:
-    """Return the words of a transcript: those with times if they spell the text, else the words of its segments."""
+    """Return the words of a transcript: those with times if they spell the text, else the words of its segments.
+
+    A word that the recogniser has divided is one: "4401" "-550" "-1234". In scripts without spaces, which begin with
+    Thai, nothing is joined.
+    """
     text = transcript.text
     places = [at for at, character in enumerate(text) if visible_text(character)]
-    segments = [*transcript.segments] if complete_sources(transcript.segments, text) else [_whole(transcript)]
+    end = max([transcript.audio_duration, *(word.end for word in transcript.words)])
+    segments: Sequence[Word | Segment] = complete_sources(transcript.segments, text) or (Segment(text, 0.0, end),)
     of_character = [number for number, segment in enumerate(segments) for _ in visible_text(segment.text)]
-    sources = transcript.words if complete_sources(transcript.words, text) else (*_words_of(segments),)
+    words: Sequence[Word] = transcript.words
+    if not complete_sources(words, text):
+        words = [
+            Word(part, segment.start, segment.end, None, segment.speaker)
+            for segment in segments
+            for part in segment.text.split()
+        ]
     pieces, at = list[SpokenWord](), 0
-    for word in sources:
+    for word in words:
         if not (length := len(visible_text(word.text))):
             continue
-        begin, stop, number = places[at], places[at + length - 1] + 1, of_character[at]
-        speaker = word.speaker or segments[number].speaker
-        piece = SpokenWord(text[begin:stop], begin, stop, word.start, word.end, number, speaker, word.confidence)
-        if pieces and _continues(pieces[-1], piece):
-            piece = _joined(pieces.pop(), piece, text)
+        begin, stop, segment = places[at], places[at + length - 1] + 1, of_character[at]
+        speaker = word.speaker or segments[segment].speaker
+        piece = SpokenWord(text[begin:stop], begin, stop, word.start, word.end, segment, speaker, word.confidence)
+        is_near = pieces and (pieces[-1].stop, pieces[-1].segment, pieces[-1].speaker) == (begin, segment, speaker)
+        if is_near and max(text[begin - 1 : begin + 1]) < "\u0e00":
+            before = pieces.pop()
+            piece = _merged([before, piece], text[before.begin : stop], min)
         pieces.append(piece)
         at += length
     return pieces
 
 
-def _continues(before: SpokenWord, piece: SpokenWord) -> bool:
-    """Return whether a recogniser has divided a word: "4401" "-550" "-1234". In scripts without spaces, which begin
-    with Thai, nothing is joined."""
-    is_near = (before.stop, before.segment, before.speaker) == (piece.begin, piece.segment, piece.speaker)
-    return is_near and max(before.text[-1], piece.text[0]) < "\u0e00"
+def _merged(
+    group: Sequence[SpokenWord], text: str, confidence: Callable[[list[float]], float], **changes: Any
+) -> SpokenWord:
+    """Return words that follow each other as one with another text.
 
-
-def _joined(before: SpokenWord, piece: SpokenWord, text: str) -> SpokenWord:
-    known = [part.confidence for part in (before, piece) if part.confidence is not None]
+    Args:
+        confidence: makes its confidence of theirs, if there are any.
+    """
+    known = [piece.confidence for piece in group if piece.confidence is not None]
     return replace(
-        before,
-        text=text[before.begin : piece.stop],
-        stop=piece.stop,
-        end=max(before.end, piece.end),
-        confidence=min(known, default=None),
+        group[0],
+        text=text,
+        stop=group[-1].stop,
+        end=max(piece.end for piece in group),
+        confidence=confidence(known) if known else None,
+        **changes,
     )
-
-
-def _whole(transcript: Transcript) -> Segment:
-    """Return the text as one segment."""
-    return Segment(transcript.text, 0.0, max([transcript.audio_duration, *(word.end for word in transcript.words)]))
-
-
-def _words_of(segments: Iterable[Segment]) -> Iterator[Word]:
-    for segment in segments:
-        for text in segment.text.split():
-            yield Word(text, segment.start, segment.end, None, segment.speaker)
 
 
 def without_speaker_names(transcript: Transcript) -> Transcript:
@@ -97,13 +101,11 @@ def without_speaker_names(transcript: Transcript) -> Transcript:
     parts: list[Word | Segment] = [*transcript.words, *transcript.segments]
     speakers = dict.fromkeys(part.speaker for part in parts if part.speaker)
     free = (number for number in map("Speaker {}".format, count(1)) if number not in speakers)
-    numbers: dict[str | None, str | None] = {
-        speaker: speaker if _NUMBERED.fullmatch(speaker) else next(free) for speaker in speakers
-    }
+    numbers = {speaker: speaker if _NUMBERED.fullmatch(speaker) else next(free) for speaker in speakers}
     return replace(
         transcript,
-        words=tuple(replace(word, speaker=numbers.get(word.speaker)) for word in transcript.words),
-        segments=tuple(replace(segment, speaker=numbers.get(segment.speaker)) for segment in transcript.segments),
+        words=tuple(replace(word, speaker=numbers.get(word.speaker or "")) for word in transcript.words),
+        segments=tuple(replace(part, speaker=numbers.get(part.speaker or "")) for part in transcript.segments),
     )
 
 
@@ -114,22 +116,16 @@ def labelled(pieces: Sequence[SpokenWord], secrets: Iterable[Secret]) -> list[Sp
     runs = groupby(enumerate(pieces), lambda pair: (of_word.get(pair[0]), pair[1].segment))
     for (secret, _), run in runs:
         group = [piece for _, piece in run]
-        words += [_label(group, secret)] if secret else group
+        if secret:
+            mark = _END.search(group[-1].text)
+            label = f"[{secret.kind.upper()}]{mark[0] if mark else ''}"
+            group = [_merged(group, label, _mean, secret=secret, num_words=len(group))]
+        words += group
     return words
 
 
-def _label(group: Sequence[SpokenWord], secret: Secret) -> SpokenWord:
-    mark = _END.search(group[-1].text)
-    known = [piece.confidence for piece in group if piece.confidence is not None]
-    return replace(
-        group[0],
-        text=f"[{secret.kind.upper()}]{mark[0] if mark else ''}",
-        stop=group[-1].stop,
-        end=max(piece.end for piece in group),
-        confidence=round(sum(known) / len(known), 3) if known else None,
-        secret=secret,
-        num_words=len(group),
-    )
+def _mean(confidences: list[float]) -> float:
+    return round(sum(confidences) / len(confidences), 3)
 
 
 def redacted(transcript: Transcript, words: Sequence[SpokenWord], offset: float) -> Transcript:
@@ -145,15 +141,12 @@ def redacted(transcript: Transcript, words: Sequence[SpokenWord], offset: float)
         inside, before = [*group], transcript.segments[number]
         part = _spelled(text, inside, inside[0].begin)
         segments.append(Segment(part, at_copy(before.start, offset), at_copy(before.end, offset), before.speaker))
-    return replace(
-        transcript,
-        text=_spelled(text, words, 0) + text[words[-1].stop if words else 0 :],
-        words=tuple(
-            Word(word.text, at_copy(word.start, offset), at_copy(word.end, offset), word.confidence, word.speaker)
-            for word in timed
-        ),
-        segments=tuple(segments),
+    copies = (
+        Word(word.text, at_copy(word.start, offset), at_copy(word.end, offset), word.confidence, word.speaker)
+        for word in timed
     )
+    whole = _spelled(text, words, 0) + text[words[-1].stop if words else 0 :]
+    return replace(transcript, text=whole, words=tuple(copies), segments=tuple(segments))
 
 
 def at_copy(seconds: float, offset: float) -> float:
