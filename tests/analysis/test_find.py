@@ -23,7 +23,7 @@ from outputs import RUN, keys, owned
 
 from voxbatch.analysis.find.index import index_path, open_index, update
 from voxbatch.analysis.find.search import FoundPlace, Query, find_places
-from voxbatch.errors import ConfigError
+from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.lines import transcript_line
@@ -219,6 +219,31 @@ def test_a_kill_at_any_moment_leaves_a_right_index(tmp_path: Path) -> None:
     assert [(row["id"], row["start"]) for row in map(json.loads, done.stdout.splitlines())] == wanted
     with sqlite3.connect(index_path(store)) as database:
         database.execute("INSERT INTO texts (texts) VALUES ('integrity-check')")
+
+
+@pytest.mark.parametrize("free_kb", range(4, 260, 32))
+def test_an_index_on_a_full_disk_is_completed_later(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch, free_kb: int
+) -> None:
+    """An index without room is an error that names the file and says what to do. With room, the search is complete."""
+    store = Stores().out(str(tmp_path / "out"))
+    entries = [entry(index, f"refund {index} " + "word " * 300) for index in range(50)]
+    Checkpoint(store, owned(store, items=50)).commit(entries, 1.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes((1 << 20) - (free_kb << 10)))
+    error = rf"{small_disk}\S+: (the index cannot|database or disk is full|unable to open|disk I/O).* XDG_CACHE_HOME"
+    with pytest.raises(StorageError, match=error):
+        search(store, "refund")
+    filler.unlink()
+    assert len(search(store, "refund")) == 50
+
+
+def test_an_index_without_its_lock_is_an_error(store: Store) -> None:
+    """A lock that cannot be created is an error that says what to do."""
+    Path(f"{index_path(store)}.lock").mkdir(parents=True)
+    with pytest.raises(StorageError, match="the index cannot be written: Is a directory; set XDG_CACHE_HOME"):
+        search(store, "refund")
 
 
 def test_an_out_that_was_made_again_is_indexed_anew(store: Store, tmp_path: Path) -> None:

@@ -65,6 +65,22 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
 
 
 @pytest.mark.slow
+def test_a_copy_without_room_for_it_is_made_later(
+    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, small_disk: Path
+) -> None:
+    """A copy without room in the folder of temporary files is a warning; the next merge makes the copy."""
+    recording("sound.wav", 2.0)
+    (tmp_path / "videos").mkdir()
+    picture = ("-f", "lavfi", "-i", "testsrc=s=320x240:r=10:d=2", "-i", tmp_path / "sound.wav")
+    ffmpeg(*picture, "-c:v", "rawvideo", "-pix_fmt", "yuv420p", tmp_path / "videos" / "talk.mkv")
+    run = ("run", "videos", "-o", "out", "--engine", "scripted", "--mux", "-q")
+    done = voxbatch(*run, env={"TMPDIR": str(small_disk)})
+    assert f"cannot be stored in {small_disk}: No space left on device; free space there" in done.stderr
+    assert not (tmp_path / "videos" / "talk.subtitled.mkv").exists()
+    assert "videos with subtitles written: 1" in voxbatch("merge", "out", "--mux").stderr
+
+
+@pytest.mark.slow
 def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
     """A correction makes a copy again as it was, with a track or in the picture, also back to the first text and after
     it was copied elsewhere and back, and not if nothing has changed. One that somebody has changed stays.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyarrow import parquet
 from servers import Place
 
 from voxbatch.decoding import Decoded, DecoderPool, DecodeTask
-from voxbatch.errors import ManifestError
+from voxbatch.errors import ManifestError, StorageError
 from voxbatch.records import Chunk
 from voxbatch.storage import Stores
 from voxbatch.storage.circuit_breaker import UnusableRecording
@@ -86,6 +87,18 @@ def test_files_in_folders_of_a_bucket_are_listed_without_their_recordings(
     table = f"{place.uri}/data/de/test-0.parquet"
     with Stores().ranges(table, of_one_revision=True) as (read, stat), open_listing(table, read, stat.size) as listing:
         assert os.fstat(listing.fileno()).st_blocks * 512 < (8 << 20) / 20
+
+
+def test_a_listing_on_a_full_disk_is_no_shorter_listing(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes only a part of a column raises an error. The rest of the column is not read as empty texts."""
+    whole = pa.table({"text": [f"{number:03} " * 1000 for number in range(400)]})
+    parquet.write_table(whole, tmp_path / "t.parquet", compression="none", use_dictionary=False)
+    data = (tmp_path / "t.parquet").read_bytes()
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with pytest.raises(StorageError, match=rf"cannot be stored in {small_disk}: No space .* free space there"):
+        open_listing("s3://bucket/t.parquet", lambda count, at: data[at : at + count], len(data))
 
 
 def test_a_remote_row_group_is_fetched_once_for_all_decoders(

@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +29,7 @@ from voxbatch import runner
 from voxbatch.analysis.flagged import find_flagged
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
-from voxbatch.errors import ConfigError
+from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
 from voxbatch.output.verify import verify
 from voxbatch.runner import results
@@ -175,12 +177,12 @@ def test_formats_hold_the_same_sound(speak: Speak, tmp_path: Path) -> None:
     """Each format is a file of the recording's length; a later run of the same texts keeps the bytes."""
     source, out = listed(tmp_path / "a.jsonl", {"id": "day.1/x", "text": TEXTS[1]}), tmp_path / "out"
     formats = ("wav", "mp3", "opus")
-    speak(source, out, audio_formats=formats)
+    speak(source, out, audio_audio_formats=formats)
     duration = lines(out / "recordings.jsonl")[0]["duration"]
     content = {form: (out / form / "day.1" / f"x.{form}").read_bytes() for form in formats}
     for form in formats:
         assert soundfile.info(io.BytesIO(content[form])).duration == pytest.approx(duration, abs=0.15)
-    speak(source, tmp_path / "again", audio_formats=formats)
+    speak(source, tmp_path / "again", audio_audio_formats=formats)
     assert content == {form: (tmp_path / "again" / form / "day.1" / f"x.{form}").read_bytes() for form in formats}
 
 
@@ -239,6 +241,31 @@ def test_a_text_without_a_time_is_not_in_the_track(speak: Speak, tmp_path: Path)
     track, rate = soundfile.read(tmp_path / "out" / "track.flac")
     sounding = (abs(track) > 10 ** (-40 / 20)).nonzero()[0] / rate
     assert 1.8 <= sounding[0] <= 2.2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "formats"),
+    [("film.srt", "1\n00:01:00,000 --> 00:01:02,000\nYes.\n", ("flac",)), ("one.txt", "Yes. " * 40, ("mp3",))],
+)
+def test_a_full_disk_of_temporary_files_is_named(
+    speak: Speak, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str,
+    formats: tuple[str, ...],
+) -> None:  # fmt: skip
+    """A track or an encoded recording that has no room in the folder of temporary files ends the run with an error that
+    names the folder. With room, the same run writes them."""
+    (tmp_path / name).write_text(text)
+    (small_disk / "filler").write_bytes(bytes((1 << 20) - (40 << 10)))
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(small_disk))
+        with pytest.raises(StorageError, match=f"cannot be stored in {small_disk}: No space .* free space there"):
+            speak(tmp_path / name, tmp_path / "out", audio_formats=formats)
+    assert os.listdir(small_disk) == ["filler"]
+    for out in (tmp_path / "out", tmp_path / "whole"):
+        speak(tmp_path / name, out, audio_formats=formats)
+    written = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.[fm][lp]*")]
+    assert written
+    for path in written:
+        assert (tmp_path / "out" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
 
 
 def test_what_is_misheard_is_flagged(speak: Speak, tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ import hashlib
 import os
 import shlex
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from voxbatch.audio.ffmpeg import executable
+from voxbatch.audio.ffmpeg import check_disk, executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
@@ -41,6 +40,7 @@ from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.process.child import for_program
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
+from voxbatch.storage.temporary_files import temporary_folder
 
 BLOCK_BYTES = 1 << 20
 KEPT_FORMATS = (("srt", "vtt"), ("ass", "srt", "vtt"))
@@ -194,7 +194,7 @@ def _write_copy(
     if in_picture is None:
         in_picture = own.has_mark(place, _burnt(outdated))
     subtitles = by_kind[in_picture]
-    with tempfile.TemporaryDirectory() as temporary:
+    with temporary_folder(place) as temporary:
         is_ass = b"[Script Info]" in subtitles[:BLOCK_BYTES]
         cues = "cues.vtt" if subtitles.startswith(b"WEBVTT") else "cues.ass" if is_ass else "cues.srt"
         Path(temporary, cues).write_bytes(subtitles)
@@ -279,11 +279,13 @@ def _ffmpeg(options: list[str], folder: str | None = None, check: bool = True) -
     """Run ffmpeg in a folder, and return what it says.
 
     Raises:
+        OSError: the disk is full.
         VideoError: it fails.
     """
     command = [executable(), "-nostdin", "-hide_banner", "-protocol_whitelist", "file,pipe", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False, env=for_program(os.environ))
     if check and done.returncode:
+        check_disk(done.stderr)
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise VideoError(f"ffmpeg fails: {' '.join(lines[-2:])}")
     return done.stderr

@@ -19,7 +19,7 @@ from voxbatch.manifest.recording_path import missing
 from voxbatch.records import Failure
 from voxbatch.sources.named import is_pattern
 from voxbatch.storage import DEFAULT_STORES, is_remote
-from voxbatch.storage.temporary_files import TemporaryFileError
+from voxbatch.storage.temporary_files import temporary_errors
 
 WAV_FORMATS = {"int16": 1, "int32": 1, "float32": 3, "float64": 3}
 """Format tag of a WAV file for each type of samples (WAVE_FORMAT_PCM, WAVE_FORMAT_IEEE_FLOAT). It loses nothing."""
@@ -163,12 +163,10 @@ def _named_file(name: str, blocks: Iterable[bytes | bytearray | memoryview]) -> 
     """Yield the path of a temporary file of these bytes. It has a name, because decoders cannot open the files of this
     process: see process.confinement."""
     with contextlib.ExitStack() as stack:
-        try:
+        with temporary_errors(name):
             file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="voxbatch-"))
             file.writelines(blocks)
             file.flush()
-        except OSError as e:
-            raise TemporaryFileError(name, e) from e
         yield file.name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import re
@@ -107,6 +108,17 @@ def start(run: Callable[[], _Result], recording_fd: int) -> _Result:
     """Return what a function returns that starts ffmpeg, which may then read the file behind a descriptor and its own
     libraries: no other file, no network, no other process. Some kernels grant less: see process.confinement."""
     return confined(run, _limits(executable(), recording_fd)) if runs_confined() else run()
+
+
+def check_disk(messages: bytes) -> None:
+    """Check the messages of an ffmpeg that failed to write a file.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    full = os.strerror(errno.ENOSPC)
+    if full.encode() in messages:
+        raise OSError(errno.ENOSPC, full)
 
 
 def runs_confined() -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.storage.local import read_at
-from voxbatch.storage.temporary_files import TemporaryFileError
+from voxbatch.storage.local import read_at, write_at
+from voxbatch.storage.temporary_files import temporary_errors
 
 BLOCK = 1 << 16
 """Items that are handled at a time: the columns of a block take up to 1 MB."""
@@ -42,14 +42,12 @@ class Column:
         self.dtype, self.width = np.dtype(dtype), width
         self._size, self._buffer = size, bytearray()
         self._item_bytes = self.dtype.itemsize * width
-        try:
+        with temporary_errors("the list of items"):
             if fd is not None:
                 self.fd = os.dup(fd)
             else:
                 with tempfile.TemporaryFile() as file:
                     self.fd = os.dup(file.fileno())
-        except OSError as error:
-            raise TemporaryFileError("the list of items", error) from error
         weakref.finalize(self, os.close, self.fd)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,14 +104,9 @@ class Column:
         return self.read(0, self._size).astype(dtype or self.dtype, copy=False)
 
     def _flush(self) -> None:
-        try:
-            at = self._size * self._item_bytes - len(self._buffer)
-            while self._buffer:
-                written = os.pwrite(self.fd, self._buffer, at)
-                del self._buffer[:written]
-                at += written
-        except OSError as error:
-            raise TemporaryFileError("the list of items", error) from error
+        with temporary_errors("the list of items"):
+            write_at(self.fd, self._buffer, self._size * self._item_bytes - len(self._buffer))
+        self._buffer.clear()
 
 
 class ItemSet:

@@ -351,6 +351,18 @@ def read_at(fd: int, count: int, at: int) -> bytes:
         raise LocalReadError(f"{e.strerror} at byte {at:,}") from e
 
 
+def write_at(fd: int, data: bytes | bytearray, at: int) -> None:
+    """Write all bytes at a position of a file. A disk that gets full takes a part of them first, without an error.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], at + done)
+
+
 @functools.cache
 def _mount_points() -> tuple[str, ...]:
     """Return the mount points when this process first asked for them, so that one that disappears later is still

@@ -20,10 +20,11 @@ from urllib.parse import quote, unquote
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import redacted
 from voxbatch.storage.errors import UnusableObject
+from voxbatch.storage.local import write_at
 from voxbatch.storage.objects import ReadRange, Stat
 from voxbatch.storage.recording import FileRecording
 from voxbatch.storage.tar_members import changed
-from voxbatch.storage.temporary_files import temporary_file
+from voxbatch.storage.temporary_files import temporary_errors, temporary_file
 
 BYTES = ".bytes"
 """End of the path of each column that holds recordings."""
@@ -166,7 +167,9 @@ def open_listing(address: str, read: ReadRange, size: int) -> BinaryIO:
 
         def fetch(begin: int, end: int) -> None:
             for at in range(max(0, begin), end, _FETCHED_BYTES):
-                os.pwrite(file.fileno(), read(min(_FETCHED_BYTES, end - at), at), at)
+                data = read(min(_FETCHED_BYTES, end - at), at)
+                with temporary_errors(redacted(address)):
+                    write_at(file.fileno(), data, at)
 
         fetch(size - _FOOTER_BYTES, size)
         footer = int.from_bytes(os.pread(file.fileno(), 4, max(0, size - 8)), "little")

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from voxbatch.storage.errors import TransientError
-from voxbatch.storage.local import file_errors, open_folder
+from voxbatch.storage.local import file_errors, open_folder, write_at
 from voxbatch.storage.objects import Digest
 
 STRETCH_BYTES = 8 << 20
@@ -72,11 +72,7 @@ class PartialFile:
             StorageError: the file cannot be written.
         """
         with self._errors():
-            for at in range(0, len(data), _BLOCK_BYTES):  # a full disk may take a part of a write
-                block = data[at : at + _BLOCK_BYTES]
-                done = 0
-                while done < len(block):
-                    done += os.pwrite(self._fd, block[done:], start + at + done)
+            write_at(self._fd, data, start)
             os.write(self._journal_fd, f"{start} {len(data)} {zlib.crc32(data):08x}\n".encode())
             with self._lock:
                 self._written.add(start)

@@ -29,7 +29,7 @@ from voxbatch.storage.errors import (
 from voxbatch.storage.objects import Bucket, Digest, ObjectReader, RangeReply, Stat
 from voxbatch.storage.retry import STORE_REQUEST, Retries
 from voxbatch.storage.revision import Revision
-from voxbatch.storage.temporary_files import temporary_file
+from voxbatch.storage.temporary_files import temporary_errors, temporary_file
 
 LISTING_PAGE_SIZE = 999
 """Objects that a listing reads at a time: fewer than the 1,000 of both stores' pages, because one of the stores repeats
@@ -87,8 +87,12 @@ class RetryingReader:
 
     def whole(self, key: str, tag: str) -> Iterator[bytes]:
         """Yield a whole object that cannot be read in ranges: all bytes are of one reply. The object is gathered on
-        disk, and fetched from its start again if the transfer breaks off."""
-        with tempfile.TemporaryFile() as file:
+        disk, and fetched from its start again if the transfer breaks off.
+
+        Raises:
+            TemporaryFileError: the temporary file cannot be written.
+        """
+        with temporary_errors(self.where(key)), tempfile.TemporaryFile() as file:
 
             def copy() -> None:
                 file.seek(0)

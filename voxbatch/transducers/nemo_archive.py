@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
-import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -25,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 import yaml
 
 from voxbatch.errors import ConfigError
+from voxbatch.storage.temporary_files import temporary_errors
 from voxbatch.transducers.nemo_config import Config, refused, translated
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ MAX_MEMBERS, MAX_BYTES = 1_000, 32 * 2**30
 """Largest archive, unpacked. Parakeet 1.1B in float32 has 4.3 GB."""
 MAX_SMALL_BYTES = 32 * 2**20
 """Largest configuration or tokenizer."""
+_BLOCK_BYTES = 1 << 20
 _ZIP, _GZIP = b"PK\x03\x04", b"\x1f\x8b"
 _NAMES = tuple(
     (re.compile(pattern), replacement)
@@ -187,7 +188,9 @@ class _Archive:
         with tempfile.TemporaryFile() as copy:
             file, _ = self._member(WEIGHTS)
             if self._is_compressed:  # a zip file is read from its end
-                shutil.copyfileobj(file, copy)
+                while block := file.read(_BLOCK_BYTES):
+                    with temporary_errors(WEIGHTS):
+                        copy.write(block)
                 file = copy
                 file.seek(0)
             if file.read(len(_ZIP)) != _ZIP:

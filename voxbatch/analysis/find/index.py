@@ -84,11 +84,9 @@ def open_index(path: Path) -> Iterator[sqlite3.Connection]:
         StorageError: the file cannot be written.
         sqlite3.DatabaseError: the file is damaged.
     """
-    try:
+    with _path_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as e:
-        raise StorageError(f"{path}: the index cannot be written: {e.strerror}; set XDG_CACHE_HOME") from e
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=600, isolation_level=None)) as database:
             yield database
@@ -264,6 +262,17 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of the updates of an index. SQLite has locks on the index itself."""
-    with open(f"{path}.lock", "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        with _path_errors(path):
+            file = stack.enter_context(open(f"{path}.lock", "wb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _path_errors(path: Path) -> Iterator[None]:
+    """Raise StorageError if a file of an index cannot be created."""
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{path}: the index cannot be written: {e.strerror}; set XDG_CACHE_HOME") from e

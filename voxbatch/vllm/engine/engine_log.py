@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from voxbatch.storage.temporary_files import temporary_errors
 from voxbatch.vllm.engine import compat
 
 LOG_LINES = 3
@@ -36,10 +37,11 @@ class EngineLog:
     """A temporary folder with the logging configuration that all of vLLM's processes read, and with their logs."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="voxbatch-vllm-"))
-        self.file, self._errors = self._folder / "engine.log", self._folder / "errors.log"
-        self.config = self._folder / "logging.json"
-        self.config.write_text(json.dumps(_logging(self.file, self._errors)))
+        with temporary_errors("the log of vLLM"):
+            self._folder = Path(tempfile.mkdtemp(prefix="voxbatch-vllm-"))
+            self.file, self._errors = self._folder / "engine.log", self._folder / "errors.log"
+            self.config = self._folder / "logging.json"
+            self.config.write_text(json.dumps(_logging(self.file, self._errors)))
         self._is_quoted = False
 
     def errors(self) -> str:

@@ -33,6 +33,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
+from voxbatch.storage.temporary_files import temporary_errors, temporary_folder
 from voxbatch.works.speak import BOOK, TRACK
 from voxbatch.works.speak.books import TITLE_KEY
 from voxbatch.works.speak.texts import CUE_END, CUE_START
@@ -76,10 +77,12 @@ class RecordingEncoder:
             elif form == "wav":
                 yield item_file(item_id, form), _wav(flac)
             elif form != "m4b":
-                with tempfile.NamedTemporaryFile() as file:
+                name = item_file(item_id, form)
+                with temporary_errors(name), tempfile.NamedTemporaryFile() as file:
                     arguments = ("-i", "pipe:0", "-map_metadata", "-1", *_BIT_EXACT, *_CODECS[form])
                     _ffmpeg(arguments, file.name, lambda pipe: pipe.write(flac))
-                    yield item_file(item_id, form), file.read()
+                    encoded = file.read()
+                yield name, encoded
 
 
 def _wav(flac: bytes) -> bytes:
@@ -144,7 +147,7 @@ def _decoded(reader: AudioReader, entries: Entries, only_cues: bool = False) -> 
 
 def _put(store: Store, owner: Ownership, own: OwnFiles, name: str, write: Callable[[str], None]) -> None:
     """Write or replace a file of OUT that a function writes to a local path, unless somebody has changed it."""
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder(name) as folder:
         path = os.path.join(folder, os.path.basename(name))
         write(path)
         with open(path, "rb") as file:
@@ -185,12 +188,17 @@ def _write_book(path: str, recordings: Iterable[Pcm], rate: int, chapters: list[
 def _write_track(path: str, recordings: Iterable[Pcm], rate: int, cues: list[_TrackCue]) -> None:
     """Write the recordings of cues at their times. Where one overlaps the one before, both are heard."""
     length = max(round((cue.start + cue.duration) * rate) for cue in cues) + 1
-    track = np.memmap(f"{path}.pcm", np.int16, "w+", shape=(length,))  # may be larger than the memory
+    with open(f"{path}.pcm", "wb") as file:  # without room on the disk, a write to mapped memory ends the process
+        os.posix_fallocate(file.fileno(), 0, length * np.dtype(np.int16).itemsize)
+    track = np.memmap(file.name, np.int16, "r+")  # may be larger than the memory
     for cue, samples in zip(cues, recordings, strict=True):
         start = round(cue.start * rate)
         part = track[start : start + len(samples)]
         part[:] = np.clip(part.astype(np.int32) + samples[: len(part)], -(1 << 15), (1 << 15) - 1)
-    soundfile.write(path, track, rate, "PCM_16", format="FLAC")
+    try:
+        soundfile.write(path, track, rate, "PCM_16", format="FLAC")
+    except soundfile.LibsndfileError as e:  # it does not say which error of the disk this is
+        raise OSError(str(e)) from e
 
 
 def _ffmpeg(arguments: Iterable[str], path: str, feed: Callable[[IO[bytes]], object]) -> None:
@@ -202,10 +210,11 @@ def _ffmpeg(arguments: Iterable[str], path: str, feed: Callable[[IO[bytes]], obj
         feed: writes its input.
 
     Raises:
+        OSError: the disk is full.
         RunError: it fails.
     """
     command = [ffmpeg.executable(), "-nostdin", "-v", "error", "-y", *arguments, path]
-    with tempfile.TemporaryFile() as errors:
+    with open(os.memfd_create("errors"), "w+b") as errors:  # the disk of temporary files may be full
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=for_program(os.environ))
         assert process.stdin is not None
         with process, contextlib.suppress(BrokenPipeError):  # ffmpeg has ended, and its message says why
@@ -213,4 +222,5 @@ def _ffmpeg(arguments: Iterable[str], path: str, feed: Callable[[IO[bytes]], obj
             process.stdin.close()
         errors.seek(0)
         if process.returncode:
-            raise RunError(f"ffmpeg cannot encode a recording: {errors.read().decode(errors='replace').strip()[-500:]}")
+            ffmpeg.check_disk(messages := errors.read())
+            raise RunError(f"ffmpeg cannot encode a recording: {messages.decode(errors='replace').strip()[-500:]}")
