@@ -659,8 +659,12 @@ def test_doctor_prints_one_line_per_finding(voxbatch: Voxbatch) -> None:
     listed, _, ending = done.stdout.partition("\n\n")
     rows, (verdict, *advice) = listed.splitlines(), ending.splitlines()
     if done.returncode == 0:
-        assert re.fullmatch(r"best model for English: .*", advice[0])
-        assert advice[1].startswith("take it: voxbatch run FOLDER --quality best --language en")
+        assert [line.partition(": ")[0] for line in advice] == [
+            "best model for English",
+            "for other languages",
+            "take it",
+        ]
+        assert advice[2].startswith("take it: voxbatch run FOLDER --quality best --language en")
     found = {line.split()[1]: line.split()[0] for line in rows}
     assert verdict.startswith("ready: " if done.returncode == 0 else "not ready: ")
     assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,31 @@ class Candidate:
         """Memory that the model takes; 0 if it is unknown."""
         return memory_bytes(self.model)
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Return whether the model runs on a GPU, and its speed is that of an H200."""
+        return ENGINES[self.model.engine].uses_gpu
+
+    @property
+    def errors(self) -> float | None:
+        """Published word error rate in percent, by one source for all models of a kind of machine; None if unknown."""
+        return self.model.wer if self.uses_gpu else self.model.clean
+
+    @property
+    def hour(self) -> str:
+        """Time that an hour of audio takes, for people; empty if it is unknown."""
+        if not self.rtfx:
+            return ""
+        minutes = 60 / self.rtfx
+        if minutes < 1:
+            return f"{60 * minutes:.2g} s"
+        return f"{minutes:.0f} min" if minutes < 59.5 else f"{minutes / 60:.1f} h"
+
     def __str__(self) -> str:
-        where = "on an H200" if ENGINES[self.model.engine].uses_gpu else "here"
-        speed = f", about {self.rtfx:.2g} times real time {where}" if self.rtfx else ""
-        here = {"no": f", {self.model.megabytes:,} MB to download", "cached": ", cached"}.get(self.model.place, "")
+        where = "on an H200" if self.uses_gpu else "here"
+        speed = f", about {self.hour} for an hour of audio {where}" if self.hour else ""
+        size = f"{self.model.megabytes:,} MB " if self.model.megabytes else ""
+        here = {"no": f", {size}to download", "cached": ", cached"}.get(self.model.place, "")
         return f"{self.model.name}{speed}{here}"
 
 
@@ -112,15 +133,41 @@ def recommended(quality: str, language: str | None = None, engine: str | None = 
     Raises:
         ConfigError: no model of the table knows the language, or none can run here.
     """
+    known = _with_speed(quality, language, engine)
+    least = _least_rtfx(quality, known)
+    enough = [candidate for candidate in known if (candidate.rtfx or 0) >= least]
+    return min(enough, key=_errors) if enough else max(known, key=lambda candidate: candidate.rtfx or 0)
+
+
+def choices(language: str | None = None) -> list[tuple[Candidate, list[str]]]:
+    """Return the models of which each is more accurate than all faster ones, the fastest first, and the qualities that
+    take it.
+
+    Raises:
+        ConfigError: see `recommended`.
+    """
+    better = list[Candidate]()
+    for candidate in sorted(_with_speed("best", language), key=lambda entry: (-(entry.rtfx or 0), _errors(entry))):
+        if not better or _errors(candidate) < _errors(better[-1]):
+            better.append(candidate)
+    taken = {quality: recommended(quality, language) for quality in QUALITIES}
+    return [(candidate, [quality for quality in QUALITIES if taken[quality] == candidate]) for candidate in better]
+
+
+def _with_speed(quality: str, language: str | None, engine: str | None = None) -> list[Candidate]:
+    """Return the candidates whose speed is known; see `recommended`."""
     known = [candidate for candidate in candidates(language, engine) if candidate.rtfx]
     if not known:
         raise ConfigError(
             f"--quality {quality}: no model of the table runs here{f' for {language}' if language else ''}; "
             "`voxbatch models` lists them, and --model takes any other one"
         )
-    least = max(REAL_TIME, QUALITIES[quality] * max(candidate.rtfx or 0 for candidate in known))
-    enough = [candidate for candidate in known if (candidate.rtfx or 0) >= least]
-    return min(enough, key=_errors) if enough else max(known, key=lambda candidate: candidate.rtfx or 0)
+    return known
+
+
+def _least_rtfx(quality: str, known: Sequence[Candidate]) -> float:
+    """Return the least speed of a model of a quality, in seconds of audio per second."""
+    return max(REAL_TIME, QUALITIES[quality] * max(candidate.rtfx or 0 for candidate in known))
 
 
 def take_quality(quality: str, settings: dict[str, Any], given: Collection[str]) -> str:
@@ -137,9 +184,13 @@ def take_quality(quality: str, settings: dict[str, Any], given: Collection[str])
         raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
     language, engine = settings.get("language"), settings.get("engine", AUTO)
     tag = primary_subtag(language_tag(language)) if language else None
-    candidate = recommended(quality, tag, None if engine == AUTO else engine)
+    only = None if engine == AUTO else engine
+    candidate, least = recommended(quality, tag, only), _least_rtfx(quality, _with_speed(quality, tag, only))
+    is_enough = (candidate.rtfx or 0) >= least
+    reason = "the most accurate one of at least" if is_enough else "the fastest one, none has"
     settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
-    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
+    hint = "" if tag else "; --language en takes models for English, too"
+    return f"quality {quality}: {candidate}; {reason} {least:.2g} times real time{hint}"
 
 
 def _errors(candidate: Candidate) -> tuple[bool, float]:
