@@ -76,11 +76,24 @@ def test_a_dry_run_fetches_no_model(voxbatch: Voxbatch, source: Path, base_model
 
 def test_a_dry_run_scales_the_speed_by_the_model(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
     """The speed of the profile is that of tiny.en. A larger model has more multiply-adds; those of a folder are
-    unknown."""
+    unknown. A speed that `models` has measured on this machine counts more."""
+    environment = variables(NOWHERE, tmp_path / "hf") | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def planned(model: str) -> str:
+        done = voxbatch("run", source, "--dry-run", "--model", model, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     shutil.copytree(bundled_folder() or "", tmp_path / "folder")
     for model, time in (("tiny.en", "RTFx 23,"), ("large-v3", "RTFx 0.49,"), ("folder", "unknown: give --expected-r")):
-        done = voxbatch("run", source, "--dry-run", "--model", model, env=variables(NOWHERE, tmp_path / "hf"))
-        assert (done.returncode, time in done.stdout) == (0, True), done.stdout + done.stderr
+        assert time in planned(model)
+    assert voxbatch("models", "de", env=environment).returncode == 0
+    cpu = tmp_path / "cache" / "voxbatch" / "cpu.json"
+    cpu.write_text(json.dumps({**json.loads(cpu.read_text()), "gmac_per_s": 84.1}))
+    assert "RTFx 10," in planned("small")
+    assert "   6 min" in next(
+        line for line in voxbatch("models", "de", env=environment).stdout.splitlines() if "small" in line
+    )
 
 
 def test_bundled_weights_are_found_without_a_hub(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ CPU_ERROR = 0.4
 MOST_ERRORS = 5.5
 """A model with a `clean` above it is for English alone: Whisper tiny has 44 % errors on French test sets (model card of
 distil-large-v3-fr)."""
+_FILE = "cpu.json"
 _WINDOW_S, _TOKENS, _BEAMS = 30, 100, 5
 _SHARE_OF_RUN = 0.55
 """Share of the measured speed that a run reaches, which also decodes, finds voice and shares the memory's bandwidth: 23
@@ -210,19 +211,29 @@ def speed_of(model: KnownModel) -> float | None:
 def gmac_per_s() -> float:
     """Return the multiply-adds that a run does in a second on all cores of this CPU, in 10⁹. The first call measures
     them in about three seconds; later ones read the file in the cache folder."""
-    place, cpu = cache_folder() / "cpu.json", _cpu()
-    try:
-        stored = json.loads(place.read_text())
-    except (OSError, ValueError):
-        stored = {}
-    if stored.get("cpu") != cpu:
-        stored = {"cpu": cpu, "gmac_per_s": _measured()}
+    if (stored := _stored()) is None:
+        place, stored = cache_folder() / _FILE, _measured()
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(stored))
+            place.write_text(json.dumps({"cpu": _cpu(), "gmac_per_s": stored}))
         except OSError:
             pass  # a folder that cannot be written: the next call measures again
-    return float(stored["gmac_per_s"])
+    return stored
+
+
+def measured_speed(model: KnownModel) -> float | None:
+    """Return the speed of a model on this CPU by an earlier measurement; None if there was none. Nothing is loaded."""
+    stored = None if ENGINES[model.engine].uses_gpu else _stored()
+    return float(f"{stored / model.gmac:.2g}") if stored and model.gmac else None
+
+
+def _stored() -> float | None:
+    """Return the result of an earlier measurement of this CPU; None if there was none."""
+    try:
+        stored = json.loads((cache_folder() / _FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return float(stored["gmac_per_s"]) if stored.get("cpu") == _cpu() else None
 
 
 def _cpu() -> str:
