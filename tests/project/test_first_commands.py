@@ -124,7 +124,7 @@ TABLES = {
         run talk.mp3 --formats html,pdf -o c   | 2 | stderr | Error: .*html: Documents are made from --formats txt
         run talk.mp3 -o out.docx               | 2 | stderr | Error: -o out.docx: OUT is a .*; give -o out; trans
         run talk.mp3 --device cpu              | 2 | stderr | Error: No such option.* --engine-option device=cpu
-        report a --export                      | 2 | stderr | (?s)Usage: voxbatch report.*Error: .* --export FILE: Wri
+        report a --export                      | 2 | stderr | Error: Option .* requires an argument. --export FILE:
         $ printf '1\n00:00:00,000 --> 00:00:02,000\nHello\n' > subs.srt
         run subs.srt                           | 2 | stderr | Error: subs.srt: .*subtitles are .*: voxbatch speak subs
         $ echo '{"text": "a", "segments": [{"id": 0, "start": 0, "end": 2, "text": "a"}]}' > whisper.json
