@@ -66,7 +66,7 @@ STOPPED = f"voxbatch run {MANIFEST} -o out"
 STOP_AFTER_S = 6
 TERMINALS = (
     Terminal("status", f"voxbatch status {OUT}", "the items, the error rate and each shard of a run"),
-    Terminal("models", "voxbatch models", "the best models for this machine, and the names of all", 15, 2, columns=79),
+    Terminal("models", "voxbatch models", "what each model costs on this machine, and those of --quality", columns=79),
     Terminal("score", f"voxbatch score {OUT}", "the word error rate with its interval and errors"),
     Terminal(
         "compare",
@@ -87,7 +87,7 @@ TERMINALS = (
         "what runs, what failed, what waits, and the price of the machines",
         columns=74,
     ),
-    Terminal("doctor", "voxbatch doctor", "what is installed, and the model to take", 10, 4, columns=74),
+    Terminal("doctor", "voxbatch doctor", "what is installed, and the model to take", 10, 5, columns=74),
 )
 """The pictures beside that of the demo."""
 

@@ -61,41 +61,51 @@ _TABLE = {
         "-di": _SPEAKERS,
         "--format --output-format --output-formats -f --output-type --output-srt --output-vtt --output-txt "
         "--output-json --output-csv --output-lrc -osrt -ovtt -otxt -oj -ojf -ocsv -olrc": _FORMATS,
-        "--output-dir --output --outdir --transcript-path --output-path --output-filename --output-file "
+        "--output-dir --output --output-name --outdir --transcript-path --output-path --output-filename "
+        "--output-file "
         "--transcription-job-name --job-name -of": _OUT,
         "--output-bucket-name --output-bucket": "OUT may be in a bucket: -o s3://bucket/calls",
         "--multichannel --dual-channel --channel-identification": _CHANNELS,
-        "--summarize --summary --chapters --auto-chapters --topics --topic-detection --sentiment --sentiment-analysis "
+        "--summarize --summary --chapters --auto-chapters --topics --topic-detection --sentiment "
+        "--sentiment-analysis "
         "--entity-detection --auto-highlights": _ASK,
         "--content-redaction --redact-pii --content-moderation": _REDACT,
-        "--punctuate --punctuation --smart-format --format-text --paragraphs --numerals": _WRITTEN,
+        "--suppress-numerals --prepend-punctuations --append-punctuations --punctuate --punctuation "
+        "--smart-format --format-text --paragraphs --numerals": _WRITTEN,
         "--profanity-filter --filter-profanity --disfluencies": "Nothing is left out of a text; edit it, then: "
         "voxbatch correct OUT",
         "--search": _FIND,
         "--reference --references --hyp --hypothesis --hypotheses": _REFERENCES,
         "--poll --wait": _STATUS,
         "--api-key": _NO_ACCOUNT,
-        "--detect-language --language-detection --identify-language -dl": _DETECTED,
-        "--word-timestamps --timestamp --timestamps --highlight-words --one-word --return-timestamps --utterances "
+        "--multilingual --compute-langs --language-detection-threshold --detect-language --language-detection "
+        "--identify-language -dl": _DETECTED,
+        "--chunk-level --batch-timestamps --print-confidence --word-timestamps --timestamp --timestamps "
+        "--highlight-words --one-word --return-timestamps --utterances "
         "--include-word-time-offsets --return-char-alignments": _WORDS,
-        "--batch-size --batch --batched --batched-inference -b": _BATCH,
+        "--chunk-batch-size --batch-size --batch --batched --batched-inference -b": _BATCH,
         "--gpu --gpus --cuda --device-index --device-id --num-gpus": _GPU,
         "--cpu --no-gpu -ng": _CPU,
-        "--device": "With faster-whisper: --engine-option device=cuda; vLLM takes all GPUs",
+        "--device": "GPUs are used automatically, else the CPU; for faster-whisper: --engine-option device=cpu or cuda",
         "--beam-size --best-of -bs -bo": "With faster-whisper: --engine-option beam_size=5",
-        "--compute-type --fp16 --int8": "With faster-whisper: --engine-option compute_type=int8",
+        "--compute-type --fp16 --fp32 --bf16 --int8": "With faster-whisper: --engine-option compute_type=int8",
         "--threads --cpu-threads": "With faster-whisper: --engine-option threads=4",
         "--hf-token --token": "The hub's token is a variable: export HF_TOKEN=…",
         "--lang -l --language-code --source-language": _LANGUAGE,
-        "--model-name --model-size --model-id -m": _MODEL,
+        "--pretrained-name --model-name --model-size --model-id -m": _MODEL,
         "--model-dir --model-directory --model-cache-dir --cache-dir --download-root": _CACHE,
         "--local-files-only": "Without a network: export HF_HUB_OFFLINE=1",
-        "--vocabulary --glossary --vocabulary-name --keywords --keyterm --keyterms --word-boost --boost": _HOTWORDS,
-        "--initial-prompt": 'Names and style are given by --prompt "…" and --hotwords FILE',
-        "--max-line-width --max-line-count --max-words-per-line --standard --sentence --max-line-length --line-length "
+        "--hotword --hotwords-file --vocabulary --glossary --vocabulary-name --keywords --keyterm --keyterms "
+        "--word-boost --boost": _HOTWORDS,
+        "--initial-prompt --carry-initial-prompt": 'Names and style are given by --prompt "…" and --hotwords FILE',
+        "--max-sentence-words --max-line-width --max-line-count --max-words-per-line --standard --sentence "
+        "--max-line-length --line-length "
         "--cps --max-len --split-on-word --segment-resolution -ml -sow": _LINES,
+        "--vad-model --vad-threshold --vad-min-silence-duration-ms --overlap-duration --silence-gap "
+        "--local-attention "
         "--vad --vad-filter --vad-method --vad-onset --vad-offset --no-vad --chunk-size --chunk-length": _SILENCE,
-        "--temperature --patience --length-penalty --no-speech-threshold --logprob-threshold "
+        "--nbest --decoding --max-new-tokens --temperature-increment-on-fallback --temperature --patience "
+        "--length-penalty --no-speech-threshold --logprob-threshold "
         "--compression-ratio-threshold --suppress-tokens --repetition-penalty "
         "--hallucination-silence-threshold": _DECODING,
         "--condition-on-previous-text": "Whisper always gets the text before, within five minutes; repeated text is "
@@ -108,7 +118,7 @@ _TABLE = {
         "--file --file-name --input --audio --audio-file -i --media --media-file-uri --audio-url": _SOURCE,
         "--start --end --from --to --clip-timestamps --ss --start-time --end-time -s -t -ss -to -ot": _PART,
         "--sample-rate --sampling-rate --media-format --media-sample-rate-hertz --encoding -a -c -ac -ar -acodec "
-        "-vn": _AUDIO,
+        "-vn -af --filter-complex --audio-filters": _AUDIO,
         "-map": "Audio streams are chosen by --audio-stream 1",
         "--flash": "vLLM takes the fastest attention that the GPU has",
         "--num-workers --processors": "Processes are given by --workers, decoders by --decoders",
@@ -122,7 +132,7 @@ _TABLE = {
         "--exclude --ignore": "Only some files of a folder: --include '*.mp4'",
         "--txt --text --print-text --no-timestamps": "Texts are given by --formats txt",
         "--yes -y": "No question is asked",
-        "--verbose --debug --print-progress --print-colors --loglevel --log-level": _LOG,
+        "--log-progress --verbose --debug --print-progress --print-colors --loglevel --log-level": _LOG,
         "--list --list-models": "The models are listed by `voxbatch models`",
         "--version": "The version is shown by voxbatch --version",
     },
@@ -216,6 +226,7 @@ _TABLE = {
         "dfxp imsc": "Timed text is given by --formats ttml",
         "text plain": "Texts are given by --formats txt",
         "webvtt subrip": "Subtitles are given by --formats vtt or --formats srt",
+        "docx doc odt pdf html md": "Documents are made from --formats txt; the page of a run is OUT/report.html",
         "ssa": "SubStation subtitles are given by --formats ass",
     },
 }

@@ -45,6 +45,9 @@ def test_b_roll_ends_as_an_empty_transcript(voxbatch: Voxbatch, recording: Recor
     done = voxbatch("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt", "--mux")
     assert done.returncode == 0, done.stderr
     assert "3 done + 0 failed = 3 items, 1 with warnings" in done.stdout
+    assert "warnings: voxbatch flags out --warnings\n" in done.stdout
+    for place in ("out", "out/transcripts.jsonl"):
+        assert voxbatch("flags", place, "--warnings").stdout == f"broll.mp4: {WARNING}\n"
     assert done.stdout.startswith(f"broll.mp4: ({WARNING})\nsilent.mp4: (no speech)\n")
     transcripts = lines(tmp_path / "out" / "transcripts.jsonl")
     broll = transcripts["broll.mp4"]

@@ -7,11 +7,22 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import Recorder, Voxbatch
 
+from voxbatch.cli.models_command import models
 from voxbatch.engines import quality
 from voxbatch.engines.known_models import KNOWN_MODELS, find
-from voxbatch.engines.quality import QUALITIES, candidates, gmac_per_s, knows, recommended
+from voxbatch.engines.quality import (
+    QUALITIES,
+    Candidate,
+    candidates,
+    choices,
+    gmac_per_s,
+    knows,
+    recommended,
+    take_quality,
+)
 from voxbatch.errors import ConfigError
 
 ENGINE = "faster-whisper"
@@ -55,6 +66,79 @@ def test_a_better_quality_is_never_less_accurate_and_never_faster() -> None:
         for worse, better in pairwise(models):
             assert (worse.model.clean or 0) >= (better.model.clean or 0)
             assert (worse.rtfx or 0) >= (better.rtfx or 0)
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("cpu", [LAPTOP, SERVER, SMALL], indirect=True)
+def test_the_choices_hold_what_each_quality_takes() -> None:
+    """In the table of `models`, each model is slower and more accurate than the one before, and a quality stands at the
+    model that it takes, for each language."""
+    for language in (*sorted({code for model in KNOWN_MODELS for code in model.languages}), None):
+        if not any(candidate.rtfx for candidate in candidates(language)):
+            continue
+        ladder = choices(language)
+        for worse, better in pairwise(candidate for candidate, _ in ladder):
+            assert (worse.errors or 0) > (better.errors or 0)
+            assert (worse.rtfx or 0) > (better.rtfx or 0)
+        marked = {quality: candidate for candidate, qualities in ladder for quality in qualities}
+        assert marked == {name: recommended(name, language) for name in QUALITIES}
+
+
+@pytest.mark.parametrize(
+    ("rtfx", "hour"),
+    [
+        (2253.0, "1.6 s"),
+        (26.0, "2 min"),
+        (3.6, "17 min"),
+        (1.1, "55 min"),
+        (0.56, "1.8 h"),
+        (1.004, "1.0 h"),
+        (None, ""),
+    ],
+)
+def test_the_time_of_an_hour_is_for_people(rtfx: float | None, hour: str) -> None:
+    """Seconds, minutes or hours, with as many digits as a calculation deserves."""
+    assert Candidate(KNOWN_MODELS[0], rtfx).hour == hour
+
+
+@pytest.mark.parametrize("language", [(), ("de",), ("en",), ("yue",)])
+def test_the_choice_of_a_model_fits_a_screen(language: tuple[str, ...], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """`models` says in 80 columns and 24 lines, prompt included, how many errors each model makes, how long an hour
+    takes and what it downloads; and it names the next command. `doctor` and --quality take the same models."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    lines = voxbatch("models", *language, env=environment).stdout.splitlines()
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= 79
+    assert lines[0].split("  ")[-1] == "--quality"
+    best = next(line.split()[0] for line in lines if line.endswith((", best", "  all")))
+    asked = ("--language", *(language or ("en",)))
+    (recording := tmp_path / "talk.wav").write_bytes(b"")
+    planned = voxbatch("run", str(recording), *asked, "--quality", "best", "--dry-run", env=environment)
+    assert f"quality best: {best}, about " in planned.stderr
+    if not language:
+        assert f"best model for English: {best}, about " in voxbatch("doctor", env=environment).stdout
+
+
+def test_the_choice_on_a_gpu_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU, the figures are those of an H200 and of the leaderboard."""
+    monkeypatch.setattr(quality, "has_gpu", lambda: True)
+    monkeypatch.setattr(quality, "install_command", lambda name: "")
+    monkeypatch.setattr(quality, "free_bytes", lambda uses_gpu: 80e9)
+    for language in ((), ("ja",)):
+        lines = CliRunner().invoke(models, language).stdout.splitlines()
+        assert len(lines) <= 23
+        assert max(map(len, lines)) <= 79
+        assert "on one H200" in " ".join(lines)
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("cpu", [SMALL], indirect=True)
+def test_a_quality_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is the speed that a model must have; where none has it, the fastest one is taken."""
+    settings = {"language": "en", "engine": ENGINE}
+    assert take_quality("best", settings, ()).endswith("; the most accurate one of at least 1.5 times real time")
+    monkeypatch.setattr(quality, "gmac_per_s", lambda: 1.0)
+    assert take_quality("best", settings, ()).endswith("; the fastest one, none has 1.5 times real time")
 
 
 @pytest.mark.usefixtures("cpu")

@@ -124,6 +124,13 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
     return flagged
 
 
+def warnings_of(store: Store, file: str | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the id and the warnings of each transcript that has some, of a run or of a file; see `find_flagged`."""
+    run = run_file.read_existing(store) if file is None else None
+    lines = _run_lines(store, run, Flagged()) if run else _file_lines(store, file or "", Flagged())
+    yield from ((line["id"], line["warnings"]) for _, line in lines if line.get("warnings"))
+
+
 def _run_lines(store: Store, run: Run, flagged: Flagged) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the index and the line of each transcript of a run, and count the items."""
     flagged.items = run.items

@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from voxbatch import __version__
-from voxbatch.cli.commands import HELP_WIDTH, Commands
+from voxbatch.cli.commands import COMMANDS, HELP_WIDTH, Commands
 from voxbatch.cli.options import LOG_FORMAT
 from voxbatch.cli.usage_errors import message_of, usage
 from voxbatch.errors import VoxbatchError
@@ -40,6 +40,13 @@ def cli() -> None:
 
     No item is lost or transcribed twice. Kill a run at any moment, and run the same command again to continue.
     """
+
+
+def _add_context(error: click.ClickException) -> None:
+    """Add the command to an error of click's parser about an option without its value, which has none."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if isinstance(error, click.BadOptionUsage) and error.ctx is None and name in COMMANDS:
+        error.ctx = click.Context(COMMANDS[name], click.Context(cli, info_name="voxbatch"), name)
 
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -63,6 +70,7 @@ def main() -> NoReturn:
         click.echo(e.format_message(), err=True)
         sys.exit(e.exit_code)
     except click.ClickException as e:
+        _add_context(e)
         _show(message_of(e), told, usage(e))
         sys.exit(e.exit_code)
     except click.Abort:

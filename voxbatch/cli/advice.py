@@ -17,7 +17,7 @@ from itertools import chain
 from voxbatch.config import RETRY_CHOICES
 from voxbatch.engines import multilingual_model
 from voxbatch.engines.known_models import BUNDLED, ENGLISH, find
-from voxbatch.errors import ConfigError, RunMismatchError, VoxbatchError
+from voxbatch.errors import ConfigError, RunMismatchError, StorageError, VoxbatchError
 from voxbatch.failure_kinds import OTHER_MODEL, FailureKind
 from voxbatch.output.layout import FAILURES
 from voxbatch.output.summary import Summary
@@ -141,6 +141,16 @@ def _wrapped(text: str) -> list[str]:
         return [f"  {text}"]
     width = shutil.get_terminal_size().columns
     return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def refused_address(error: VoxbatchError, source: str | Sequence[str]) -> VoxbatchError:
+    """Return the refusal of a bucket that does not exist, or that this machine may not read: the same command would
+    fail again. Return any other error as it is."""
+    kinds = (FailureKind.NOT_FOUND, FailureKind.NOT_ALLOWED, FailureKind.NO_ACCESS)
+    is_bucket = isinstance(source, str) and is_bucket_address(source)
+    if not (is_bucket and isinstance(error, StorageError) and error.kind in kinds):
+        return error
+    return ConfigError("\n".join(filter(None, [str(error), folder_line(source)])))
 
 
 def folder_line(source: str | Sequence[str]) -> str:

@@ -35,5 +35,6 @@ def doctor(ctx: click.Context) -> None:
 
         with contextlib.suppress(ConfigError):  # the installed engines have no model of the table
             click.echo(f"best model for English: {recommended('best', 'en')}")
+            click.echo(f"for other languages: {recommended('best')}")
             click.echo("take it: voxbatch run FOLDER --quality best --language en; others: voxbatch models")
     sys.exit(0 if is_ready(results) else 1)

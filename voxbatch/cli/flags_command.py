@@ -31,22 +31,28 @@ SHOWN_ITEMS = 20
 @click.argument("place", metavar="OUT", type=PathOrAddress(exists=True))
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"Items to list. Default: {SHOWN_ITEMS}.")
 @click.option("--kind", metavar="KIND", help="Only flags of this kind, e.g. lost_speech.")
+@click.option("--warnings", is_flag=True, help="List the warnings of all items in place of the flags.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with all items.")
 @store_options
-def flags(place: str, limit: int | None, kind: str | None, as_json: bool, stores: Stores) -> None:
+def flags(place: str, limit: int | None, kind: str | None, warnings: bool, as_json: bool, stores: Stores) -> None:
     """List the transcripts of the run in OUT that have flags, the worst first, with the reason and the place. OUT may
     also be a transcripts.jsonl.
 
     The order is by severity: the weight of the kind times the seconds of the stretch. The run may still be in progress.
     """
-    from voxbatch.analysis.flagged import find_flagged
+    from voxbatch.analysis.flagged import find_flagged, warnings_of
     from voxbatch.analysis.score import is_run
 
     if kind not in (None, *FLAG_KINDS):
         raise ConfigError(f"--kind {kind!r} is no kind of flag; known are {', '.join(FLAG_KINDS)}")
     shown = SHOWN_ITEMS if limit is None and not as_json else limit
     folder, name = (place, None) if os.path.isdir(place) or is_run(place) else os.path.split(place)
-    flagged = find_flagged(stores.out(folder or "."), shown, kind, name)
+    store = stores.out(folder or ".")
+    if warnings:
+        for item_id, texts in warnings_of(store, name):
+            click.echo(escape_controls(f"{item_id}: {'; '.join(texts)}"))
+        return
+    flagged = find_flagged(store, shown, kind, name)
     if as_json:
         heads = {"items": flagged.items, "transcripts": flagged.transcripts, "flags": flagged.counts.to_dict()}
         listed = [item.to_dict() for item in flagged.worst]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from voxbatch.work import work
 
 if TYPE_CHECKING:
     from voxbatch.engines.known_models import KnownModel
+    from voxbatch.engines.quality import Candidate
 
 
 @click.command(short_help="List the models, or explain one.")
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 @click.option("--fits", is_flag=True, help="Only models that an installed engine can run in this machine's memory.")
 @click.option("--all", "is_full", is_flag=True, help="All models, with error rates, memory, speed and licence.")
 def models(name: str | None, cpu: bool, fits: bool, is_full: bool) -> None:
-    """Say which model is the best that this machine can do, and list the names of the models; with LANG, --cpu, --fits
-    or --all, with error rates, memory, speed and licence. LANG is a language that they know (de, german). Or explain
+    """Show what each model costs on this machine, for English and other languages or for LANG (de, german): errors,
+    time, memory and download. With --cpu, --fits or --all, list all models with languages and licence. Or explain
     model NAME and how to get it.
 
     Other models work, too: --model of `run` takes any folder, and OWNER/NAME of the Hugging Face hub.
     """
-    from voxbatch.engines import ENGINES
-    from voxbatch.engines.known_models import KNOWN_MODELS, find, unknown_name
+    from voxbatch.engines import ENGINES, has_gpu
+    from voxbatch.engines.known_models import KNOWN_MODELS, engines_of, find, unknown_name
 
     language = None if name is None else language_tag(name)
     if name is None or ((model := find(name)) is None and language in _languages()):
         shown = [model for model in KNOWN_MODELS if language is None or language in model.languages]
         shown = [model for model in shown if not (cpu and ENGINES[model.engine].uses_gpu)]
-        is_table = is_full or fits or cpu or language is not None
-        lines: Iterator[str] = chain(_recommendations(language), _table(shown, fits) if is_table else _names(shown))
+        lines = _table(shown, fits) if is_full or fits or cpu else _choices(language)
     elif model is None:
         raise unknown_name(name)
     else:
-        lines = _details(model)
+        here = next((engine for engine in sorted(engines_of(name)) if ENGINES[engine].uses_gpu == has_gpu()), None)
+        lines = _details(find(name, here) or model)
     for line in lines:
         click.echo(escape_controls(line))
 
@@ -59,20 +59,77 @@ def _languages() -> set[str]:
     return {language for model in KNOWN_MODELS for language in model.languages}
 
 
-def _recommendations(language: str | None) -> Iterator[str]:
-    """Yield the model of each quality for a language, or for English and for all others."""
-    from voxbatch.engines.quality import QUALITIES, recommended
+def _choices(language: str | None) -> Iterator[str]:
+    """Yield the models that this machine can run, each more accurate than all faster ones, for a language, or for
+    English and for all others; and how to take one."""
+    from voxbatch.engines import quality
 
-    for code in [language] if language else ["en", None]:
-        yield f"best on this machine for {language_name(code) if code else 'other languages'}"
-        for quality in QUALITIES:
-            try:
-                yield f"  {quality:<9} {recommended(quality, code)}"
-            except ConfigError:
-                yield f"  {quality:<9} no installed engine has a model"
-    option = f" --language {language}" if language else ""
-    yield f"take one: voxbatch run FOLDER --quality best{option}"
+    option = f" {language}" if language else ""
+    try:
+        ladders = {code: quality.choices(code) for code in ([language] if language else ["en", None])}
+    except ConfigError:
+        known = f" that knows {language_name(language)}" if language else ""
+        yield f"no installed engine has a model{known} for this machine"
+        yield f"all models, and how to install their engines: voxbatch models{option} --all"
+        return
+    candidates = [candidate for ladder in ladders.values() for candidate, _ in ladder]
+    width = max(len(candidate.model.name) for candidate in candidates)
+    memory = "" if candidates[0].uses_gpu else "  MEMORY"
+    yield f"  {'MODEL':<{width}} ERRORS  1 HOUR{memory}  DOWNLOAD  --quality"
+    for code, ladder in ladders.items():
+        yield f"for {language_name(code) if code else 'other languages'}"
+        yield from (_choice(candidate, qualities, width) for candidate, qualities in ladder)
     yield ""
+    yield from _explained(candidates[-1])
+    yield from () if candidates[0].uses_gpu else _of_unknown_speed(language)
+    yield f"take one: voxbatch run FOLDER --language {language or 'LANG'} --quality best, or --model NAME"
+    narrower = "" if language else "for a language: voxbatch models LANG; "
+    yield f"{narrower}all, on GPUs too: voxbatch models{option} --all"
+
+
+def _choice(candidate: Candidate, qualities: Sequence[str], width: int) -> str:
+    from voxbatch.engines.quality import QUALITIES
+
+    model, errors = candidate.model, _figure(candidate.errors)
+    memory = "" if candidate.uses_gpu else f" {candidate.memory_bytes / 1e9:4.1f} GB"
+    download = "none" if model.place != "no" else f"{model.megabytes:,} MB" if model.megabytes else "unknown"
+    taken = "all" if len(qualities) == len(QUALITIES) else ", ".join(qualities)
+    row = f"  {model.name:<{width}} {errors and f'{errors} %':>6} {candidate.hour:>7}{memory} {download:>9}"
+    return f"{row}  {taken}".rstrip()
+
+
+def _explained(last: Candidate) -> Iterator[str]:
+    """Yield the meaning of the columns of `_choices`, whose last model is given."""
+    from voxbatch.engines import quality
+    from voxbatch.engines.known_models import CLEAN, LEADERBOARD
+
+    source = LEADERBOARD if last.uses_gpu else CLEAN
+    speed = "on one H200, with made-up weights" if last.uses_gpu else f"may be {quality.CPU_ERROR:.0%} off"
+    free = f"{quality.free_bytes(last.uses_gpu) / 1e9:.1f} GB"
+    for text in (
+        f"ERRORS: {source.partition(', docs')[0]}. Interviews and other languages have more.",
+        f"1 HOUR: takes so long, {speed}; yours: voxbatch run FOLDER --dry-run",
+        f"Models whose calculated memory is more than the free {free} are left out.",
+    ):
+        yield from _wrapped(text)
+
+
+def _of_unknown_speed(language: str | None) -> Iterator[str]:
+    """Yield the sentence about the most accurate model for a CPU whose speed there is unknown."""
+    from voxbatch.engines import ENGINES, quality
+    from voxbatch.engines.known_models import KNOWN_MODELS
+
+    on_cpu = [model for model in KNOWN_MODELS if model.wer and not ENGINES[model.engine].uses_gpu]
+    known = sorted((model for model in on_cpu if quality.knows(model, language)), key=lambda model: model.wer or 0)
+    other = next((model for model in known if model.gmac), None)
+    if other and known[0] != other:
+        name = known[0].name
+        rates = f"{known[0].wer:.2f} %, where {other.name} has {other.wer:.2f} % (Open ASR Leaderboard, English)"
+        yield from _wrapped(f"{name}: errors {rates}; its speed here is unknown: voxbatch models {name}")
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH - 1, break_on_hyphens=False)
 
 
 def _by_engine(models: Sequence[KnownModel], fits: bool) -> Iterator[tuple[str, list[str], list[KnownModel]]]:
@@ -86,17 +143,6 @@ def _by_engine(models: Sequence[KnownModel], fits: bool) -> Iterator[tuple[str, 
             rows = [model for model in rows if not install and quality.fits(model)]
         if rows:
             yield engine, [f"engine {engine}, {use}", *([f"  not installed: {install}"] if install else [])], rows
-
-
-def _names(models: Sequence[KnownModel]) -> Iterator[str]:
-    for _, lines, rows in _by_engine(models, fits=False):
-        yield from lines
-        names = "  ".join(model.name for model in rows)
-        yield from textwrap.wrap(names, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    yield from _engines_of_packages()
-    yield ""
-    yield "one: voxbatch models NAME; those that know a language: voxbatch models LANG"
-    yield "all, with error rates, memory, speed and licence: voxbatch models --all"
 
 
 def _engines_of_packages() -> Iterator[str]:

@@ -54,7 +54,7 @@ WATCH_S = 10.0
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
 @store_options
 def status(out: str, as_json: bool, verify: bool, watch: bool, stores: Stores) -> None:
-    """Show the progress of a run: items, failures, WER, what is left."""
+    """Show the progress of a run: items, failures, WER, time left."""
     from voxbatch.analysis.status import StatusReader
     from voxbatch.output.verify import verify as verify_out
 

@@ -160,6 +160,8 @@ def outcome_lines(
     details = known_details(engine.license, engine.origin if verbose else "unknown")
     yield f"engine {engine.name}, model {engine.model}{details}{second}"
     yield from place_lines(places)
+    if summary.with_warnings and out:
+        yield f"warnings: voxbatch flags {shlex.quote(out)} --warnings"
     if summary.flags.items:
         listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
         yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"

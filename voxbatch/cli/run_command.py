@@ -230,9 +230,9 @@ def _refuse_file(out: str | None) -> None:
     """
     suffix = os.path.splitext(out or "")[1].lower()[1:]
     if out and suffix in (*FORMATS, *_FILES) and not os.path.isdir(out):
-        form = f"--formats {suffix}" if suffix in FORMATS else "transcripts.jsonl is always written"
+        form = f" and --formats {suffix}" if suffix in FORMATS else "; transcripts.jsonl is always written"
         folder = os.path.splitext(out)[0]
-        raise ConfigError(f"-o {out}: OUT is a folder, which holds all outputs; give -o {folder} and {form}")
+        raise ConfigError(f"-o {out}: OUT is a folder, which holds all outputs; give -o {folder}{form}")
 
 
 def _refuse_output(sources: tuple[str, ...]) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
+import click
+
 from voxbatch import display, runner
 from voxbatch.cli.options import BURN
 from voxbatch.config import Config
@@ -117,11 +119,12 @@ def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending, sh
         if config.update and isinstance(e, EmptySourceError):
             log.info("nothing_to_do", text=f"{e}; nothing to do")
             return 0
-        from voxbatch.cli.advice import folder_line, with_commands
+        from voxbatch.cli.advice import folder_line, refused_address, with_commands
 
         if config.shards == 1:
             e = with_commands(e, sys.argv, config.out)
         write_exit_message(str(e))
+        e = refused_address(e, config.source) if latest is None and config.shards == 1 else e
         if isinstance(e, UsageError) and latest is None:  # nothing was started
             return refuse(e, log)
         hints = [folder_line(config.source)] if isinstance(e, StorageError) and latest is None else []
@@ -228,6 +231,9 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
             )  # fmt: skip
     if not failed or ending.exit_zero:
         return 0
+    if ending.quiet and not log.as_json:
+        total = counted(result.progress.items, "item")
+        click.echo(f"{failed:,} of {total} failed: see {os.path.join(config.out, FAILURES)}", err=True)
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
     reason = f"finished, but {counted(failed, 'item')} failed: see {FAILURES}; --exit-zero makes that exit code 0"
     write_exit_message(reason)

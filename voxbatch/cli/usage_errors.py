@@ -65,6 +65,11 @@ def message_of(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and error.param and (value := _NO_CHOICE.match(error.message)):
         answer = hint(VALUE, f"{error.param.opts[-1]}={value[1]}")
         message += answer and f" {answer}."
+    if isinstance(error, click.BadOptionUsage) and error.ctx and message.endswith("requires an argument."):
+        named = (param for param in error.ctx.command.params if error.option_name in param.opts)
+        option = next((param for param in named if isinstance(param, click.Option)), None)
+        if option and option.help:
+            message += f" {error.option_name} {option.make_metavar(error.ctx)}: {option.help}"
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.param is not None:
         message += _MISSING_SOURCE if (error.ctx.info_name, error.param.name) == ("run", "source") else ""
         if error.param.human_readable_name == "OUT":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ CPU_ERROR = 0.4
 MOST_ERRORS = 5.5
 """A model with a `clean` above it is for English alone: Whisper tiny has 44 % errors on French test sets (model card of
 distil-large-v3-fr)."""
+_FILE = "cpu.json"
 _WINDOW_S, _TOKENS, _BEAMS = 30, 100, 5
 _SHARE_OF_RUN = 0.55
 """Share of the measured speed that a run reaches, which also decodes, finds voice and shares the memory's bandwidth: 23
@@ -55,10 +56,31 @@ class Candidate:
         """Memory that the model takes; 0 if it is unknown."""
         return memory_bytes(self.model)
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Return whether the model runs on a GPU, and its speed is that of an H200."""
+        return ENGINES[self.model.engine].uses_gpu
+
+    @property
+    def errors(self) -> float | None:
+        """Published word error rate in percent, by one source for all models of a kind of machine; None if unknown."""
+        return self.model.wer if self.uses_gpu else self.model.clean
+
+    @property
+    def hour(self) -> str:
+        """Time that an hour of audio takes, for people; empty if it is unknown."""
+        if not self.rtfx:
+            return ""
+        minutes = 60 / self.rtfx
+        if minutes < 1:
+            return f"{60 * minutes:.2g} s"
+        return f"{minutes:.0f} min" if minutes < 59.5 else f"{minutes / 60:.1f} h"
+
     def __str__(self) -> str:
-        where = "on an H200" if ENGINES[self.model.engine].uses_gpu else "here"
-        speed = f", about {self.rtfx:.2g} times real time {where}" if self.rtfx else ""
-        here = {"no": f", {self.model.megabytes:,} MB to download", "cached": ", cached"}.get(self.model.place, "")
+        where = "on an H200" if self.uses_gpu else "here"
+        speed = f", about {self.hour} for an hour of audio {where}" if self.hour else ""
+        size = f"{self.model.megabytes:,} MB " if self.model.megabytes else ""
+        here = {"no": f", {size}to download", "cached": ", cached"}.get(self.model.place, "")
         return f"{self.model.name}{speed}{here}"
 
 
@@ -112,15 +134,41 @@ def recommended(quality: str, language: str | None = None, engine: str | None = 
     Raises:
         ConfigError: no model of the table knows the language, or none can run here.
     """
+    known = _with_speed(quality, language, engine)
+    least = _least_rtfx(quality, known)
+    enough = [candidate for candidate in known if (candidate.rtfx or 0) >= least]
+    return min(enough, key=_errors) if enough else max(known, key=lambda candidate: candidate.rtfx or 0)
+
+
+def choices(language: str | None = None) -> list[tuple[Candidate, list[str]]]:
+    """Return the models of which each is more accurate than all faster ones, the fastest first, and the qualities that
+    take it.
+
+    Raises:
+        ConfigError: see `recommended`.
+    """
+    better = list[Candidate]()
+    for candidate in sorted(_with_speed("best", language), key=lambda entry: (-(entry.rtfx or 0), _errors(entry))):
+        if not better or _errors(candidate) < _errors(better[-1]):
+            better.append(candidate)
+    taken = {quality: recommended(quality, language) for quality in QUALITIES}
+    return [(candidate, [quality for quality in QUALITIES if taken[quality] == candidate]) for candidate in better]
+
+
+def _with_speed(quality: str, language: str | None, engine: str | None = None) -> list[Candidate]:
+    """Return the candidates whose speed is known; see `recommended`."""
     known = [candidate for candidate in candidates(language, engine) if candidate.rtfx]
     if not known:
         raise ConfigError(
             f"--quality {quality}: no model of the table runs here{f' for {language}' if language else ''}; "
             "`voxbatch models` lists them, and --model takes any other one"
         )
-    least = max(REAL_TIME, QUALITIES[quality] * max(candidate.rtfx or 0 for candidate in known))
-    enough = [candidate for candidate in known if (candidate.rtfx or 0) >= least]
-    return min(enough, key=_errors) if enough else max(known, key=lambda candidate: candidate.rtfx or 0)
+    return known
+
+
+def _least_rtfx(quality: str, known: Sequence[Candidate]) -> float:
+    """Return the least speed of a model of a quality, in seconds of audio per second."""
+    return max(REAL_TIME, QUALITIES[quality] * max(candidate.rtfx or 0 for candidate in known))
 
 
 def take_quality(quality: str, settings: dict[str, Any], given: Collection[str]) -> str:
@@ -137,9 +185,13 @@ def take_quality(quality: str, settings: dict[str, Any], given: Collection[str])
         raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
     language, engine = settings.get("language"), settings.get("engine", AUTO)
     tag = primary_subtag(language_tag(language)) if language else None
-    candidate = recommended(quality, tag, None if engine == AUTO else engine)
+    only = None if engine == AUTO else engine
+    candidate, least = recommended(quality, tag, only), _least_rtfx(quality, _with_speed(quality, tag, only))
+    is_enough = (candidate.rtfx or 0) >= least
+    reason = "the most accurate one of at least" if is_enough else "the fastest one, none has"
     settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
-    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
+    hint = "" if tag else "; --language en takes models for English, too"
+    return f"quality {quality}: {candidate}; {reason} {least:.2g} times real time{hint}"
 
 
 def _errors(candidate: Candidate) -> tuple[bool, float]:
@@ -159,19 +211,29 @@ def speed_of(model: KnownModel) -> float | None:
 def gmac_per_s() -> float:
     """Return the multiply-adds that a run does in a second on all cores of this CPU, in 10⁹. The first call measures
     them in about three seconds; later ones read the file in the cache folder."""
-    place, cpu = cache_folder() / "cpu.json", _cpu()
-    try:
-        stored = json.loads(place.read_text())
-    except (OSError, ValueError):
-        stored = {}
-    if stored.get("cpu") != cpu:
-        stored = {"cpu": cpu, "gmac_per_s": _measured()}
+    if (stored := _stored()) is None:
+        place, stored = cache_folder() / _FILE, _measured()
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(stored))
+            place.write_text(json.dumps({"cpu": _cpu(), "gmac_per_s": stored}))
         except OSError:
             pass  # a folder that cannot be written: the next call measures again
-    return float(stored["gmac_per_s"])
+    return stored
+
+
+def measured_speed(model: KnownModel) -> float | None:
+    """Return the speed of a model on this CPU by an earlier measurement; None if there was none. Nothing is loaded."""
+    stored = None if ENGINES[model.engine].uses_gpu else _stored()
+    return float(f"{stored / model.gmac:.2g}") if stored and model.gmac else None
+
+
+def _stored() -> float | None:
+    """Return the result of an earlier measurement of this CPU; None if there was none."""
+    try:
+        stored = json.loads((cache_folder() / _FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return float(stored["gmac_per_s"]) if stored.get("cpu") == _cpu() else None
 
 
 def _cpu() -> str:

@@ -121,7 +121,9 @@ def _path(row: dict[str, Any], path: Any) -> str:
         keys = ", ".join(quote(key) for key in islice(row, 10)) or "none"
         hint = next(
             (f"rename `{key}` to `{AUDIO_KEY}`" for key in _WRONG_AUDIO_KEYS if key in row),
-            "name the recording with it",
+            "a transcript is no list of recordings: give the recordings, or score it: voxbatch score FILE --ref REF"
+            if row.keys() >= {"text", "offset", "duration"}
+            else "name the recording with it",
         )
         raise LineError(f"has no `{AUDIO_KEY}`, its keys: {keys}; {hint}")
     if not isinstance(path, str):

@@ -20,6 +20,7 @@ from voxbatch.engines.choice import EngineChoice
 from voxbatch.engines.known_models import BUNDLED, WHISPER_CODES, find
 from voxbatch.engines.model_files import NotFetched, nothing_fetched
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
+from voxbatch.engines.quality import measured_speed
 from voxbatch.engines.refusals import require_language
 from voxbatch.errors import StorageError
 from voxbatch.manifest import survey
@@ -118,7 +119,7 @@ def estimate_run(config: Config) -> list[RunEstimate]:
             again = workload
             if second and done and done.text:
                 again = measure(surveyed, own if done.second is None else done.second, source, config, headers)
-    known, before = known_rates(config, choice.name), done.text if done else ""
+    known, before = _rates_here(config, choice.name), done.text if done else ""
     passes = [replace(_estimate(config, choice, spec, workload, known, fetch), before=before)]
     if options and second:
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the first model
@@ -262,6 +263,15 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
     if rtfx and not config.expected_rtfx and "model" not in profile:
         rtfx = _scaled(rtfx, config.model, engine)
     return KnownRates(rtfx, config.usd_per_hour)
+
+
+def _rates_here(config: RunOptions, engine: str) -> KnownRates:
+    """Return the same for this machine: the speed that `voxbatch models` shows, if it was measured before and neither
+    the config nor a profile says another one."""
+    known, model = known_rates(config, engine), find(config.model or BUNDLED, engine)
+    if config.expected_rtfx or config.profile or known.rtfx is None or model is None:
+        return known
+    return replace(known, rtfx=measured_speed(model) or known.rtfx)
 
 
 def _scaled(rtfx: float, name: str | None, engine: str) -> float | None:

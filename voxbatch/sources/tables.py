@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -43,6 +44,7 @@ Records = Iterator[tuple[int, list[str] | str]]
 """(first line number, the fields of a record or the reason why there are none)."""
 
 DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
+_SUBTITLES = (".srt", ".vtt")
 
 
 def text_manifest(source: Source, required: str | None) -> tuple[Rows | None, str]:
@@ -74,10 +76,7 @@ def json_manifest(source: Source, required: str | None) -> tuple[Rows | None, st
         return array_rows(source), source.base
     if begin != b"{" and not source.name.lower().endswith(JSON_LINES.suffixes):
         problem = f"line {number} is {quote(line[:200].decode(errors='replace'))} and no JSON object"
-        advice = f"give a list of paths as {LIST_MARK}{source.name}, a table as .csv or .tsv, a manifest as JSON lines"
-        if line.startswith(PLAYLIST):
-            advice = PLAYLIST_ADVICE
-        raise manifest_error(source.name, f"{problem}; {advice}")
+        raise manifest_error(source.name, f"{problem}; {_instead(source.name, line)}")
     if AUDIO_KEY.encode() in line:
         if b'"shard_id"' not in line:
             return None, source.base
@@ -271,6 +270,15 @@ def json_rows(source: Source, rename: bool = True) -> Rows:
     """
     for number, line in source.lines():
         yield number, _json_row(line, rename)
+
+
+def _instead(name: str, line: bytes) -> str:
+    """Return what to give in place of a file that is no manifest, by its name and its first line."""
+    if line.startswith(PLAYLIST):
+        return PLAYLIST_ADVICE
+    if name.lower().endswith(_SUBTITLES):
+        return f"subtitles are no recordings: give the recordings; to speak them: voxbatch speak {shlex.quote(name)}"
+    return f"give a list of paths as {LIST_MARK}{name}, a table as .csv or .tsv, a manifest as JSON lines"
 
 
 def array_rows(source: Source) -> Rows:

@@ -52,7 +52,8 @@ def forget(out: str, ids: tuple[str, ...], dry_run: bool, stores: Stores) -> Non
                 click.echo(escape_controls(line))
             return
         summary = erase(store, run, traces, stores, log)
-    click.echo(f"{counted(len(traces.ids), 'item')} forgotten")
+    before = "" if traces.parts or traces.positions else " before; nothing of it was left in the parts"
+    click.echo(f"{counted(len(traces.ids), 'item')} forgotten{before}")
     if summary is not None:
         print_outcome(summary, out, stores, shows_items=False)
     else:
