@@ -94,6 +94,21 @@ def test_read_error_is_no_end_of_the_file(speech: Path, ffmpeg: dict[str, str], 
     assert done.stdout.startswith("LocalReadError Input/output error"), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("when", [*range(4, 12), 16, 24])
+@pytest.mark.parametrize("name", ["a.wav", "a.mp3"])
+def test_one_failed_read_changes_no_sample(speech: Path, name: str, when: int) -> None:
+    """A read that fails once, as of a network file system that answers again, is a failure that can be retried, also in
+    the header of a WAV file, where libsndfile takes it for other values.
+    """
+    path = speech.with_name(name)
+    if path != speech:
+        subprocess.run([executable(), "-y", "-loglevel", "error", "-i", speech, path], check=True)
+    for call in ("read", "pread64"):
+        command = [*failing(path, faults=(f"{call},{when}",)), sys.executable, "-c", DECODE, str(path)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert done.stdout.startswith(("LocalReadError Input/output error", "decoded 60.0 []")), done.stdout
+
+
 @pytest.mark.usefixtures("ffmpeg")
 def test_truncated_file_is_no_read_error(speech: Path) -> None:
     """A truncated file gives its first part, also if ffmpeg reports its end as a read error."""

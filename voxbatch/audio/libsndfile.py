@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, unknown_tag_bytes
 from voxbatch.errors import AudioError, VoxbatchError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.recording import Recording, verify_readable
+from voxbatch.storage.recording import Recording
 
 NativeBlock = NDArray[np.float32]
 """Shape (frames, channels), full scale ±1, at the file's own rate."""
@@ -21,6 +21,8 @@ NativeBlock = NDArray[np.float32]
 BLOCK_SECONDS = 10
 """Length of a block in seconds, as far as its size allows (see block_frames)."""
 _MAX_BLOCK_SAMPLES = 1 << 22
+_READ_BYTES = 1 << 18
+"""Bytes that are read at a time. libsndfile asks for an MP3 frame by frame."""
 
 
 def block_frames(rate: int, channels: int) -> int:
@@ -47,25 +49,31 @@ class _UnseekableSoundFile(soundfile.SoundFile):  # type: ignore[misc]
 
 
 class _VirtualFile(io.RawIOBase):
-    """Recording that is fetched while it is read, in the form that libsndfile's callbacks need.
+    """Recording that is read in the form that libsndfile's callbacks need.
 
-    An exception cannot pass through these callbacks. `error` keeps the exception, the file appears to end, and the
-    caller of libsndfile checks `error`.
+    libsndfile takes a failed read for the end of the file, or for zeros: after one in the header, a WAV file of 16 bits
+    becomes one of 8 bits and twice the length. So it never reads a file itself. An exception cannot pass through its
+    callbacks: `error` keeps the exception, the file appears to end, and the caller of libsndfile checks `error`.
     """
 
     def __init__(self, recording: Recording):
         self._recording, self._position = recording, 0
+        self._block, self._block_start = memoryview(b""), 0
         self.error: VoxbatchError | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill the buffer from the current position. Return 0 after an error, as at the end of the file."""
-        try:
-            data = self._recording.pread(len(buffer), self._position) if self.error is None else b""
-        except VoxbatchError as e:
-            self.error, data = e, b""
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+        at, count = self._position - self._block_start, len(buffer)
+        if at < 0 or at + count > len(self._block):
+            try:
+                data = self._recording.pread(max(count, _READ_BYTES), self._position) if self.error is None else b""
+            except VoxbatchError as e:
+                self.error, data = e, b""
+            self._block, self._block_start, at = memoryview(data), self._position, 0
+        part = self._block[at : at + count]
+        buffer[: len(part)] = part
+        self._position += len(part)
+        return len(part)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position. The recording's size is known without reading, so seeking fetches nothing. A negative
@@ -93,7 +101,7 @@ class SoundFileStream:
     Raises:
         soundfile.LibsndfileError: libsndfile does not know the content; or, from `blocks`, the file is damaged.
         AudioError: the offset is past the end (HeaderShortError for an MP3, whose header may claim too little).
-        VoxbatchError: reading a remote recording failed.
+        VoxbatchError: the recording cannot be read.
     """
 
     layout = ""
@@ -101,13 +109,10 @@ class SoundFileStream:
 
     def __init__(self, recording: Recording, offset: float = 0.0, audio_bytes: AudioBytes | None = None):
         self._recording, self._audio_bytes = recording, audio_bytes
-        self._remote = None if recording.is_file else _VirtualFile(recording)
+        self._bytes = _VirtualFile(recording)
         try:
-            if self._remote is not None:
-                self._file = _UnseekableSoundFile(self._remote)
-            else:
-                os.lseek(recording.fileno(), 0, os.SEEK_SET)  # libsndfile takes this position as the start of the file
-                self._file = _UnseekableSoundFile(recording.fileno(), closefd=False)
+            self._file = _UnseekableSoundFile(self._bytes)
+            self._raise_read_error()
             self.rate, self.channels = int(self._file.samplerate), int(self._file.channels)
             self.format, self.subtype = str(self._file.format), str(self._file.subtype)
             self._claimed_frames = int(self._file.frames)
@@ -129,11 +134,9 @@ class SoundFileStream:
             raise
 
     def _raise_read_error(self) -> None:
-        """Raise the read error that made libsndfile fail, if there was one."""
-        if self._remote is None:
-            verify_readable(self._recording.fileno())
-        elif self._remote.error is not None:
-            raise self._remote.error
+        """Raise the read error that libsndfile met, if there was one."""
+        if self._bytes.error is not None:
+            raise self._bytes.error
 
     def claimed_seconds(self) -> float | None:
         """Return the duration that the header claims, or None if it is missing or not plausible. Close the file."""
@@ -168,7 +171,7 @@ class SoundFileStream:
 
     def _position(self) -> int:
         """Return the position in bytes up to which libsndfile has read the file."""
-        return self._remote.tell() if self._remote else os.lseek(self._recording.fileno(), 0, os.SEEK_CUR)
+        return self._bytes.tell()
 
     def losses(self, frames: int | None) -> Iterator[str]:
         """Yield a message for each sign that the file holds more, or once held more, than was decoded.
@@ -197,6 +200,5 @@ class SoundFileStream:
         except soundfile.LibsndfileError:
             self._raise_read_error()
             raise
-        if self._remote is not None:
-            self._raise_read_error()
+        self._raise_read_error()
         return block
