@@ -144,11 +144,10 @@ def _wrapped(text: str) -> list[str]:
 
 
 def refused_address(error: VoxbatchError, source: str | Sequence[str]) -> VoxbatchError:
-    """Return the refusal of a bucket that does not exist, or that this machine may not read: the same command would
-    fail again. Return any other error as it is."""
-    kinds = (FailureKind.NOT_FOUND, FailureKind.NOT_ALLOWED, FailureKind.NO_ACCESS)
+    """Return the refusal of a bucket that does not exist: the same command would fail again. Return any other error as
+    it is: the credentials of a pod, for example, may come later."""
     is_bucket = isinstance(source, str) and is_bucket_address(source)
-    if not (is_bucket and isinstance(error, StorageError) and error.kind in kinds):
+    if not (is_bucket and isinstance(error, StorageError) and error.kind is FailureKind.NOT_FOUND):
         return error
     return ConfigError("\n".join(filter(None, [str(error), folder_line(source)])))
 
