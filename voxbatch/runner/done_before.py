@@ -55,8 +55,9 @@ def done_before(
         return replace(nothing, text=f"unknown: {e}")
     if owner is None:
         return nothing
-    shown = config.to_dict()
-    if spec is None and any(owner.facts.config.get(name) != shown.get(name) for name in ("model", "cascade")):
+    options, shown = steps_of(config).second_options(), config.to_dict()
+    models = ("model", *([options.identity_name] if options else ()))
+    if spec is None and any(owner.facts.config.get(name) != shown.get(name) for name in models):
         return nothing
     try:
         return _continued(config, source, surveyed, store, owner, _known_identity(owner, config, spec, second))
