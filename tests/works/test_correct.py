@@ -513,6 +513,7 @@ def test_changes_are_dropped_by_name(out: Path, voxbatch: Voxbatch) -> None:
         (out / name).write_bytes(b" " + before[name])
     for name, left in (("srt/a.srt", 4), ("vtt/", 2)):
         # transcripts.jsonl is still changed, so that the command ends with its error
+        assert voxbatch("correct", "out", "--drop", name, "--dry-run").returncode == 2
         assert voxbatch("correct", "out", "--drop", name).returncode == 1
         assert len([name for name in names if (out / name).read_bytes() != before[name]]) == left
     assert voxbatch("correct", "out", "--drop").returncode == 0

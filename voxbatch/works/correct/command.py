@@ -12,6 +12,7 @@ import click
 
 from voxbatch.cli.columns import clock
 from voxbatch.cli.options import FolderOrAddress, option, store_options
+from voxbatch.errors import ConfigError
 from voxbatch.formats import WRITERS
 from voxbatch.log import Log
 from voxbatch.manifest.recording_path import is_recording
@@ -100,10 +101,12 @@ def correct(
     from voxbatch.works.correct.taking import find_changes, take_in
     from voxbatch.works.correct.times import Aligner
 
+    if drop and dry_run:
+        raise ConfigError("--drop with --dry-run: --dry-run alone shows what was changed; --drop alone drops it")
     if out_of_file := os.path.isfile(out) and _out_of(out):
         out, files = out_of_file, (out, *files)
     store, log = stores.out(out, COPIED_OUT), Log()
-    with existing_run(store, "" if dry_run and not drop else "correct", log) as run:
+    with existing_run(store, "" if dry_run else "correct", log) as run:
         if drop:
             print_outcome(drop_changes(store, run, stores, files, log), out, stores)
             return
