@@ -188,7 +188,7 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     """Subtitles with cues at times of a person stay as they are once their text is taken in, and no run warns of them
     any more. A later correction in another file is not undone by them; `correct` says that they lack it."""
     subtitle = out / "srt" / "a.srt"
-    replace_in(subtitle, ("w3", "three"), ("w5", '<font color="#ff0000">w5</font>'))
+    replace_in(subtitle, ("w3", "three"), ("w5", "<s>w5</s>"))
     retime(subtitle, 0.5)
     retimed = subtitle.read_bytes()
     assert "not replaced: srt/a.srt" in again()
