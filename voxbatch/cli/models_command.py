@@ -70,6 +70,7 @@ def _choices(language: str | None) -> Iterator[str]:
     except ConfigError:
         known = f" that knows {language_name(language)}" if language else ""
         yield f"no installed engine has a model{known} for this machine"
+        yield from _engines_of_packages()
         yield f"all models, and how to install their engines: voxbatch models{option} --all"
         return
     candidates = [candidate for ladder in ladders.values() for candidate, _ in ladder]
@@ -82,6 +83,7 @@ def _choices(language: str | None) -> Iterator[str]:
     yield ""
     yield from _explained(candidates[-1])
     yield from () if candidates[0].uses_gpu else _of_unknown_speed(language)
+    yield from _engines_of_packages()
     yield f"take one: voxbatch run FOLDER --language {language or 'LANG'} --quality best, or --model NAME"
     narrower = "" if language else "for a language: voxbatch models LANG; "
     yield f"{narrower}all, on GPUs too: voxbatch models{option} --all"
