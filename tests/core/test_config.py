@@ -30,7 +30,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
         ({"workers": -1}, "--workers is -1; it must be at least 0"),
         ({"expected_rtfx": 0.0}, "--expected-rtfx is 0.0; it must be at least 0.001"),
         ({"include": ("*.wav", "")}, "--include '' matches nothing; give a pattern such as '*.flac'"),
-        ({"formats": ("srt", "doc", "x")}, f"--formats doc,x: unknown; known are {', '.join(FORMATS)}"),
+        ({"formats": ("srt", "sub", "x")}, f"--formats sub,x: unknown; known are {', '.join(FORMATS)}"),
     ],
 )
 def test_invalid_settings_are_refused(setting: dict[str, Any], message: str) -> None:
