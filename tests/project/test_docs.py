@@ -373,16 +373,17 @@ def table(page: str, heading: str) -> dict[str, list[str]]:
 
 
 def test_the_page_of_models_has_the_tables_of_the_command() -> None:
-    """Each model of vLLM that transcribes has its WER, languages, licence, speed and price on both."""
+    """Each model of vLLM that transcribes has its WER, languages, licence, weights, speed and price on both."""
     page = (DOCS / "gpus-and-models.md").read_text()
     accuracies, speeds = table(page, "Accuracy and licence"), table(page, "Speed and cost")
     usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     for model in KNOWN_MODELS:
         if model.engine != "vllm" or model.work == "speak":
             continue
-        wer, languages, licence, _ = accuracies[model.name]
+        wer, languages, licence, _, weights = accuracies[model.name]
         assert wer == ("" if model.wer is None else f"{model.wer:.2f} %")
         assert (int(languages), licence) == (len(model.languages), model.license)
+        assert weights == (f"{model.megabytes / 1000:.1f}" if model.megabytes else "")
         assert (model.name in speeds) == bool(model.rtfx)
         if model.rtfx:
             _, speed, usd = speeds[model.name]
