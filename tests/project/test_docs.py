@@ -120,6 +120,7 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
 INDEX = (DOCS / "index.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX, re.MULTILINE | re.DOTALL))
 TYPED = {"README": README, "compare": (DOCS / "compare.md").read_text().partition("\n## ")[0], **SECTIONS}
+TYPED["first page"] = INDEX.partition("\n## ")[0]
 """Texts whose blocks a newcomer types one after the other."""
 
 
@@ -146,6 +147,9 @@ def test_every_block_runs_in_order(
     for manifest in ("test.jsonl", "manifest.jsonl"):
         (tmp_path / manifest).write_text(json.dumps({"audio_filepath": "talk.mp3", "text": "w0"}) + "\n")
     (tmp_path / "validated.tsv").write_text("client_id\tpath\tsentence\n1\tc.wav\tw0 w1\n")
+    if name in ("first page", "Python"):  # in a checkout, which has no recordings of the reader
+        (tmp_path / "examples").mkdir()
+        (tmp_path / "recordings").rename(tmp_path / "examples" / "recordings")
     monkeypatch.chdir(tmp_path)
     for language, block in re.findall(r"^```(console|python)\n(.*?)^```", TYPED[name], re.MULTILINE | re.DOTALL):
         if language == "python":
@@ -369,16 +373,17 @@ def table(page: str, heading: str) -> dict[str, list[str]]:
 
 
 def test_the_page_of_models_has_the_tables_of_the_command() -> None:
-    """Each model of vLLM that transcribes has its WER, languages, licence, speed and price on both."""
+    """Each model of vLLM that transcribes has its WER, languages, licence, weights, speed and price on both."""
     page = (DOCS / "gpus-and-models.md").read_text()
     accuracies, speeds = table(page, "Accuracy and licence"), table(page, "Speed and cost")
     usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     for model in KNOWN_MODELS:
         if model.engine != "vllm" or model.work == "speak":
             continue
-        wer, languages, licence, _ = accuracies[model.name]
+        wer, languages, licence, _, weights = accuracies[model.name]
         assert wer == ("" if model.wer is None else f"{model.wer:.2f} %")
         assert (int(languages), licence) == (len(model.languages), model.license)
+        assert weights == (f"{model.megabytes / 1000:.1f}" if model.megabytes else "")
         assert (model.name in speeds) == bool(model.rtfx)
         if model.rtfx:
             _, speed, usd = speeds[model.name]
