@@ -265,6 +265,8 @@ def test_no_further_run_brings_an_item_back(out: Path, voxbatch: Voxbatch, recor
     assert voxbatch("forget", "out", "calls/anna.wav").returncode == 0
     wanted = (out / "transcripts.jsonl").read_bytes()
     talk = out.parent / "talks" / "calls" / "anna.wav"
+    told = voxbatch("run", "talks", "-o", "out", "--formats", FORMATS, "--beside", *ENGINE[:-1]).stderr
+    assert "nothing to do: 2 items done and 1 forgotten before (" in told
     for options in ((), ("--retry-failed", "all"), ("--retry-failed",)):
         assert "Anna" not in run_of_talks(voxbatch, *options)
         assert (out / "transcripts.jsonl").read_bytes() == wanted
