@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def test_a_missing_recording_is_not_valid(voxbatch: Voxbatch, manifest: Manifest
     listed = voxbatch("validate", "m.jsonl", "--all").stdout.splitlines()
     assert listed[1] == f"line 3: {tmp_path}/gone0.wav: No such file or directory"
     assert len(listed) == 5002 + 2
+
+
+def test_advice_is_no_option_of_another_command(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A place that delivers no recording ends the check, without the option by which a run goes on."""
+    write(tmp_path / "m.jsonl", *(f"calls/{i}.wav" for i in range(40)))
+    done = voxbatch("validate", "m.jsonl", "--check-audio")
+    assert done.returncode == 1
+    assert re.search(r"; nothing arrived from / in the meantime \(\d+ recordings tried\)$", done.stderr.strip())
 
 
 def test_headers_are_read_on_request(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
