@@ -121,7 +121,7 @@ _TABLE = {
         "-vn -af --filter-complex --audio-filters": _AUDIO,
         "-map": "Audio streams are chosen by --audio-stream 1",
         "--flash": "vLLM takes the fastest attention that the GPU has",
-        "--num-workers --processors": "Processes are given by --workers, decoders by --decoders",
+        "--num-workers --processors --jobs -j": "Processes are given by --workers, decoders by --decoders",
         "--json": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
         "--srt --subtitles --subtitle --subs --subtitle-format": "Subtitles are given by --formats srt",
         "--burn-subtitles --burn-in --hardsub --hardsubs -vf": "Subtitles in the picture: `voxbatch run SOURCE --burn`",
@@ -167,7 +167,7 @@ _TABLE = {
         "remove": "voxbatch forget OUT ID erases an item, rm -r OUT all outputs, and rm -r ~/voxbatch-env the program",
         "config configure settings": "Each option is a variable, too, and a profile has several: voxbatch profiles",
         "gui ui web": "The report of a run opens in a browser: OUT/report.html",
-        "list": "voxbatch models lists the models; voxbatch status OUT shows a run",
+        "list ls": "voxbatch models lists the models; voxbatch status OUT shows a run",
     },
     # the arguments of NeMo's transcribe_speech.py, which Hydra reads
     SETTING: {

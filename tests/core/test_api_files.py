@@ -61,14 +61,20 @@ def test_files_are_read_from_their_position(
     [
         (b"", "the recording is 0 bytes long"),
         (io.BytesIO(b""), "the recording is 0 bytes long; if it was just written, call seek(0) before"),
-        (io.StringIO("text"), 'the file gives text; open it in binary mode, open(path, "rb")'),
     ],
 )
-def test_a_file_without_a_recording_is_refused(audio: Any, reason: str, transcriber: vb.Transcriber) -> None:
-    """An empty file, and one in text mode, are errors that say what to do."""
-    with pytest.raises(vb.ConfigError) as refused:
+def test_no_bytes_are_an_empty_recording(audio: Any, reason: str, transcriber: vb.Transcriber) -> None:
+    """An upload of 0 bytes is the fault of the recording, as an empty file is, and not of the call."""
+    with pytest.raises(vb.AudioError) as failed:
         transcriber.transcribe(audio)
-    assert reason in str(refused.value)
+    assert (failed.value.kind, failed.value.retryable) == (vb.FailureKind.EMPTY, False)
+    assert str(failed.value) == reason
+
+
+def test_a_file_in_text_mode_is_refused(transcriber: vb.Transcriber) -> None:
+    """The error of a file in text mode says what to do."""
+    with pytest.raises(vb.ConfigError, match=r'the file gives text; open it in binary mode, open\(path, "rb"\)'):
+        transcriber.transcribe(io.StringIO("text"))
 
 
 def test_a_file_that_cannot_be_read_is_named(transcriber: vb.Transcriber) -> None:

@@ -188,6 +188,15 @@ def test_a_shard_tells_of_the_failures_of_earlier_runs(manifest: ManifestWriter,
         )
 
 
+def test_quiet_shards_count_what_they_tell_of(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The failures that a shard counts are of its own items, until the last one counts those of the whole run."""
+    command = ("run", manifest(None, None, 1, 1), *SCRIPTED, "--log-format", "text", "--quiet", "--shard")
+    first, last = (voxbatch(*command, shard) for shard in ("0/2", "1/2"))
+    failures = tmp_path / "m.voxbatch" / "failures.jsonl"
+    assert first.stderr == f"1 of 2 items failed: {failures} will list them when all shards are done\n"
+    assert last.stderr == f"2 of 4 items failed: see {failures}\n"
+
+
 def test_more_shards_than_items(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """A shard without items ends normally, and merges if it is the last."""
     path = manifest(1)

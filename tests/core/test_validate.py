@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,28 @@ def test_a_missing_recording_is_not_valid(voxbatch: Voxbatch, manifest: Manifest
     listed = voxbatch("validate", "m.jsonl", "--all").stdout.splitlines()
     assert listed[1] == f"line 3: {tmp_path}/gone0.wav: No such file or directory"
     assert len(listed) == 5002 + 2
+
+
+def test_a_manifest_outside_of_its_folder_is_told(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A manifest that a shell writes to another folder has a note with the command that moves it."""
+    recording("my calls/a.wav", 0.5)
+    for place, note in (
+        ("my calls/m.jsonl", ""),
+        ("m.jsonl", "its paths are relative to my calls: to use this manifest, mv m.jsonl 'my calls/'\n"),
+    ):
+        with (tmp_path / place).open("w") as file:
+            done = voxbatch("manifest", "my calls", stdout=file, stderr=subprocess.PIPE, capture_output=False)
+        assert (done.returncode, done.stderr) == (0, note)
+        assert '"a.wav"' in (tmp_path / place).read_text()
+    assert voxbatch("manifest", "my calls").stderr == ""
+
+
+def test_advice_is_no_option_of_another_command(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A place that delivers no recording ends the check, without the option by which a run goes on."""
+    write(tmp_path / "m.jsonl", *(f"calls/{i}.wav" for i in range(40)))
+    done = voxbatch("validate", "m.jsonl", "--check-audio")
+    assert done.returncode == 1
+    assert re.search(r"; nothing arrived from / in the meantime \(\d+ recordings tried\)$", done.stderr.strip())
 
 
 def test_headers_are_read_on_request(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:

@@ -265,6 +265,10 @@ def test_no_further_run_brings_an_item_back(out: Path, voxbatch: Voxbatch, recor
     assert voxbatch("forget", "out", "calls/anna.wav").returncode == 0
     wanted = (out / "transcripts.jsonl").read_bytes()
     talk = out.parent / "talks" / "calls" / "anna.wav"
+    told = voxbatch("run", "talks", "-o", "out", "--formats", FORMATS, "--beside", *ENGINE[:-1]).stderr
+    assert "nothing to do: 2 items done and 1 forgotten before (" in told
+    planned = voxbatch("run", "talks", "-o", "out", "--retry-failed", "all", "--dry-run", *ENGINE[:-1]).stdout
+    assert "0 new; 2 done before, kept as they are; 1 forgotten\n" in planned
     for options in ((), ("--retry-failed", "all"), ("--retry-failed",)):
         assert "Anna" not in run_of_talks(voxbatch, *options)
         assert (out / "transcripts.jsonl").read_bytes() == wanted

@@ -120,15 +120,15 @@ def bytes_file(audio: bytes | bytearray | memoryview | OpenFile) -> Iterator[str
         audio: bytes; or an open file, which is read from its position to its end and stays open.
 
     Raises:
-        AudioError: the file cannot be read.
-        ConfigError: there are no bytes, or the file is open in text mode.
+        AudioError: the file cannot be read, or there are no bytes.
+        ConfigError: the file is open in text mode.
         TemporaryFileError: the file cannot be written.
     """
     blocks = [audio] if isinstance(audio, bytes | bytearray | memoryview) else _file_blocks(audio)
     with _named_file(name_of(audio), blocks) as path:
         if not os.path.getsize(path):
             advice = "" if isinstance(blocks, list) else "; if it was just written, call seek(0) before"
-            raise ConfigError(f"the recording is 0 bytes long{advice}")
+            raise AudioError(f"the recording is 0 bytes long{advice}", FailureKind.EMPTY)
         yield path
 
 

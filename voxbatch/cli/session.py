@@ -232,8 +232,9 @@ def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
     if not failed or ending.exit_zero:
         return 0
     if ending.quiet and not log.as_json:
-        total = counted(result.progress.items, "item")
-        click.echo(f"{failed:,} of {total} failed: see {os.path.join(config.out, FAILURES)}", err=True)
+        total, failures = (result.summary or result.progress).items, os.path.join(config.out, FAILURES)
+        place = f"see {failures}" if result.summary else f"{failures} will list them when all shards are done"
+        click.echo(f"{failed:,} of {counted(total, 'item')} failed: {place}", err=True)
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
     reason = f"finished, but {counted(failed, 'item')} failed: see {FAILURES}; --exit-zero makes that exit code 0"
     write_exit_message(reason)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import stat
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -202,8 +204,22 @@ def _folder_lines(folder: str, include: tuple[str, ...], stores: Stores) -> Iter
             yield from folder_manifest(
                 folder, lambda path: certain_seconds(path, stores, headers), include, others, references
             )
-    for note in (references.notes(), "" if include else others_note(others)):
+    for note in (references.notes(), "" if include else others_note(others), _misplaced(folder)):
         _print_note(note)
+
+
+def _misplaced(folder: str) -> str:
+    """Return a note if a shell writes the manifest of a local folder to a file elsewhere; else ""."""
+    try:
+        number = sys.stdout.fileno()
+        written = os.readlink(f"/proc/self/fd/{number}")
+        is_file = stat.S_ISREG(os.fstat(number).st_mode) and os.path.exists(written)
+    except (OSError, ValueError):  # ValueError: standard output is an object of a test
+        return ""
+    if is_remote(folder) or not is_file or os.path.dirname(written) == os.path.realpath(folder):
+        return ""
+    command = f"mv {shlex.quote(os.path.relpath(written))} {shlex.quote(os.path.join(folder, ''))}"
+    return f"its paths are relative to {folder}: to use this manifest, {command}"
 
 
 def _print_note(note: str) -> None:

@@ -34,7 +34,11 @@ class Changes:
     new: int
     """Items that the earlier list did not have."""
     kept: int
-    """Items of the list that are finished."""
+    """Items of the list with transcripts."""
+    failed: int
+    """Items of the list that ended as failures, and are not done again."""
+    forgotten: int
+    """Items of the list that `voxbatch forget` has erased."""
     changed: int
     """Items whose recording or line has changed. They are transcribed again, except where the transcript of the earlier
     line is carried over."""
@@ -50,7 +54,9 @@ class Changes:
             f"{self.new:,} new" if self.new or not self.retried else "",
             f"{self.kept:,} done before, kept as they are",
             f"{self.changed:,} changed" if self.changed else "",
+            f"{self.failed:,} failed before, not done again" if self.failed else "",
             f"{self.retried:,} failed before, done again" if self.retried else "",
+            f"{self.forgotten:,} forgotten" if self.forgotten else "",
             f"{self.gone:,} no longer in the list, with transcripts that stay" if self.gone else "",
             f"{self.dropped:,} failed before and no longer in the list, left out" if self.dropped else "",
         ]
@@ -70,8 +76,8 @@ class Plan:
     """True for each item of the manifest that is finished."""
 
 
-_TRANSCRIPT, _FAILURE, _RETRIED = 0, 1, 2
-"""Ends of items. _RETRIED is a failure that is done again."""
+_NONE, _RETRIED, _FAILURE, _FORGOTTEN, _TRANSCRIPT = range(5)
+"""Ends of items, of which the greatest counts. _RETRIED is a failure that is done again."""
 
 
 def plan(
@@ -89,7 +95,7 @@ def plan(
         CheckpointError: a part or the list is damaged.
     """
     index, old = ItemIndex(listed), ItemList(store, earlier) if earlier else None
-    is_done, is_changed, is_retried = (np.zeros(len(listed), np.bool_) for _ in range(3))
+    is_changed, ended = np.zeros(len(listed), np.bool_), np.zeros(len(listed), np.uint8)
     none, last_list = np.empty((0, 2), np.uint64), 0
     gone, failed = defaultdict[int, list[ItemKeys]](list), [none]
 
@@ -101,7 +107,7 @@ def plan(
             if entry.kind == "transcript":
                 ends.append(_TRANSCRIPT)
             elif is_forgotten(store, entry):
-                ends.append(_FAILURE)
+                ends.append(_FORGOTTEN)
             elif retried == ALL or (old and old.is_retried(header, entry)):
                 ends.append(_RETRIED)
             else:
@@ -112,8 +118,7 @@ def plan(
     for header, ends in parallel_map(store.concurrency, read, names):
         last_list, keys = max(last_list, header.list_number), header.item_keys
         where, has_id, has_line = index.find(keys)
-        is_done[where[has_line & (ends != _RETRIED)]] = True
-        is_retried[where[has_line & (ends == _RETRIED)]] = True
+        np.maximum.at(ended, where[has_line], ends[has_line])
         is_changed[where[has_id & ~has_line]] = True
         gone[header.list_number].append(keys[~has_id & (ends == _TRANSCRIPT)])
         failed.append(keys[~has_id & (ends != _TRANSCRIPT)])
@@ -121,13 +126,16 @@ def plan(
     staying = _staying(
         before, np.concatenate([none, *chain.from_iterable(gone[n] for n in sorted(gone, reverse=True))])
     )
-    is_known = is_done | is_retried | is_changed
+    is_known = (ended > _NONE) | is_changed
     where, has_id, _ = index.find(before)
     is_known[where[has_id]] = True
-    is_changed &= ~(is_done | is_retried)
+    is_changed &= ended == _NONE
+    num_ended = [int(np.count_nonzero(ended == end)) for end in range(_TRANSCRIPT + 1)]
     changes = Changes(
         new=int(np.count_nonzero(~is_known)),
-        kept=int(np.count_nonzero(is_done)),
+        kept=num_ended[_TRANSCRIPT],
+        failed=num_ended[_FAILURE],
+        forgotten=num_ended[_FORGOTTEN],
         changed=int(np.count_nonzero(is_changed)),
         gone=len(staying),
         dropped=int(
@@ -135,9 +143,9 @@ def plan(
                 np.isin(before[:, 0], np.concatenate(failed)[:, 0]) & ~np.isin(before[:, 0], staying[:, 0])
             )
         ),
-        retried=int(np.count_nonzero(is_retried & ~is_done)),
+        retried=num_ended[_RETRIED],
     )
-    return Plan(np.concatenate([listed, staying]), changes, last_list, is_done)
+    return Plan(np.concatenate([listed, staying]), changes, last_list, ended > _RETRIED)
 
 
 def _staying(before: ItemKeys, transcribed: ItemKeys) -> ItemKeys:

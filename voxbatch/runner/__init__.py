@@ -132,10 +132,12 @@ def _resumed(work: RemainingWork, has_finished: bool) -> str:
     p = work.progress
     if not has_finished:
         return f"{p.resumed:,} of {p.items:,} items were done before; {p.items - p.resumed:,} to do"
-    failed = f" and {p.resumed_failed:,} failed" if p.resumed_failed else ""
+    forgotten = (work.assigned & work.checkpoint.forgotten).count()
+    ends = [counted(p.resumed - p.resumed_failed - forgotten, "item") + " done"]
+    ends += [f"{count:,} {end}" for count, end in ((p.resumed_failed, "failed"), (forgotten, "forgotten")) if count]
     last = work.checkpoint.last_commit()
     moment = "" if last is None else f" ({time.strftime('%Y-%m-%d %H:%M', time.localtime(last))})"
-    return f"nothing to do: {counted(p.resumed - p.resumed_failed, 'item')} done{failed} before{moment}"
+    return f"nothing to do: {' and '.join(', '.join(ends).rsplit(', ', 1))} before{moment}"
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ def check_recordings(
     if not read_headers:
         yield from map(_look_at, wanted)
         return
-    breaker = CircuitBreaker[None](threshold=MAX_UNREACHABLE)
+    breaker = CircuitBreaker[None](threshold=MAX_UNREACHABLE, advice="")
     with HeaderReader() as headers, contextlib.closing(_Trials(stores)) as trials:
         checked = parallel_map(PROBE_THREADS, lambda item: _read_header(item, stores, headers, trials), wanted)
         for result, report in checked:

@@ -123,6 +123,7 @@ class CircuitBreaker(Generic[_M]):
         threshold: see FAILURE_THRESHOLD.
         ask: asks a place for recordings other than those of some items, which are held back. Return its answer, or None
             if it does not deliver them, or there are none.
+        advice: text for a place that is down, about the option of the command that lets recordings fail.
     """
 
     def __init__(
@@ -131,8 +132,10 @@ class CircuitBreaker(Generic[_M]):
         earlier: Iterable[Report] = (),
         threshold: int = FAILURE_THRESHOLD,
         ask: Callable[[str, Set[int]], Reachable | None] = lambda place, held: None,
+        advice: str = "; --fail-unreachable records such recordings as failed",
     ):
         self._fail_unreachable, self._threshold, self._ask = fail_unreachable, threshold, ask
+        self._advice = advice
         self._answered: dict[str, Reachable] = {}
         """Place → its last answer."""
         self._first: dict[tuple[int, str], Unreachable] = {}
@@ -201,7 +204,7 @@ class CircuitBreaker(Generic[_M]):
         """
         answer = self._ask(reports[-1].place, {report.item for report in reports})
         if answer is None:
-            raise _down(reports[-1], len(reports))
+            raise _down(reports[-1], len(reports), self._advice)
         return self.reachable(answer)
 
     def reports(self) -> tuple[Report, ...]:
@@ -213,11 +216,10 @@ def _is_local(report: Unreachable | Refused) -> bool:
     return isinstance(report, Unreachable) and report.is_local
 
 
-def _down(report: Unreachable | Refused, count: int) -> StorageError:
+def _down(report: Unreachable | Refused, count: int, advice: str) -> StorageError:
     if _is_local(report):
         return StorageError(f"{report.reason}; no recording is recorded as failed for it")
     recordings = f"{count} recordings" if count > 1 else "1 recording"
     return StorageError(
-        f"{report.reason}; nothing arrived from {report.place} in the meantime "
-        f"({recordings} tried; --fail-unreachable records such recordings as failed)"
+        f"{report.reason}; nothing arrived from {report.place} in the meantime ({recordings} tried{advice})"
     )
