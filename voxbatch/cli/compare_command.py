@@ -96,7 +96,7 @@ def compare(
     from voxbatch.analysis.compare import compare_places
 
     comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules, tuple(dict.fromkeys(by)), ref)
-    for text in _warnings(comparison):
+    for text in _warnings(comparison, ref):
         click.echo(f"Warning: {text}", err=True)
     if page is not None:
         _write_page(page, comparison, cluster, rules, stores)
@@ -110,7 +110,10 @@ def compare(
         sys.exit(EXIT_WORSE)
 
 
-def _warnings(comparison: Comparison) -> Iterator[str]:
+def _warnings(comparison: Comparison, ref: str | None) -> Iterator[str]:
+    if ref is not None and (count := comparison.without_reference):
+        are = "is" if count == 1 else "are"
+        yield f"no reference in --ref for {counted(count, 'item')} in common, which {are} not scored"
     if comparison.other_references:
         count = counted(comparison.other_references, "item")
         yield f"references that differ between A and B: {count}; both are scored against the reference of B"
