@@ -204,6 +204,21 @@ def test_clusters_widen_the_interval(write: Write) -> None:
     assert together.interval[1] - together.interval[0] > 2 * (alone.interval[1] - alone.interval[0])
 
 
+@pytest.mark.parametrize(("num_items", "is_certain"), [(8, False), (19, False), (20, True)])
+def test_few_items_make_no_verdict(num_items: int, is_certain: bool, write: Write, voxbatch: Voxbatch) -> None:
+    """Half of the items are better in B and none is worse. Of eight, an exact sign test has p = 0.125."""
+    rows = [row(f"i{k}", "eins zwei drei vier", "eins zwei drei vier", speaker=f"s{k % 4}") for k in range(num_items)]
+    worse = [{**item, "pred_text": "eins zwei drei"} if k % 2 else item for k, item in enumerate(rows)]
+    places = write("a.jsonl", worse), write("b.jsonl", rows)
+    verdict = "→ B is better" if is_certain else f"→ no certain difference: {num_items} items are too few, compare 20"
+    assert f"\n{verdict}" in voxbatch("compare", *places).stdout
+    clustered = voxbatch("compare", *places, "--cluster", "speaker").stdout
+    assert is_certain or "is better\n" not in clustered
+    difference = compare_places(*places).words
+    assert difference is not None
+    assert (difference.has_sign, difference.is_certain, difference.units) == (True, is_certain, num_items)
+
+
 def test_groups_have_differences_of_their_own(write: Write, voxbatch: Voxbatch) -> None:
     """With `by`, each value of a key has its own difference and interval. A key that only one side has counts for both,
     and the groups add up to the whole."""

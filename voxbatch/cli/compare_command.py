@@ -204,7 +204,7 @@ def _groups(comparison: Comparison, cluster: str | None) -> Iterator[str]:
             if group.unit == unit:
                 rates = [f"{counts.rate:.2%}" for counts in (group.a, group.b)]
                 difference, ends = group.difference.difference, group.difference.interval
-                better = "" if ends is None or ends[0] <= 0 <= ends[1] else "B" if difference < 0 else "A"
+                better = "" if not group.difference.is_certain else "B" if difference < 0 else "A"
                 shown = " to ".join(f"{100 * end:+.2f}" for end in ends or ())
                 numbers = f"{group.b.reference_length:,}", f"{group.items:,}"
                 label = escape_controls(f"{group.key} {group.value}")
@@ -278,13 +278,13 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
     yield f"{line}, 95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
     probability = difference.probability_b_better
     shown = "> 99.9 %" if probability > 0.999 else "< 0.1 %" if probability < 0.001 else f"{probability:.1%}"
-    from voxbatch.scoring.bootstrap import RESAMPLES
+    from voxbatch.scoring.bootstrap import FEW_UNITS, RESAMPLES
 
     units = "items" if cluster is None else escape_controls(f"groups of {cluster}")
-    if high < 0:
-        verdict = "B is better"
-    elif low > 0:
-        verdict = "A is better"
+    if difference.has_sign:
+        verdict = f"{'B' if high < 0 else 'A'} is better"
+        if not difference.is_certain:
+            verdict = f"no certain difference: {difference.units} {units} are too few, compare {FEW_UNITS} or more"
     elif low == high == 0:
         verdict = "no difference"
     else:
