@@ -200,6 +200,14 @@ def _check_matching(hypotheses: Texts, references: _ReferenceFile, num_hypothese
         advice = "without ids, line N of one file belongs to line N of the other: correct the files, or write ids"
         raise bad_line(hypotheses.name, 0, f"{difference}; {advice}")
     if num_hypotheses and references.entries and not any(references.taken_by):
+        sides = (hypotheses.kind != LINES, hypotheses.name, example), (
+            references.kind != LINES, references.name, references.entries[0].id,
+        )  # fmt: skip
+        (first_has_ids, lines, _), (second_has_ids, other, example_id) = sorted(sides)
+        if second_has_ids and not first_has_ids:
+            reason = f"plain lines, and {other} has ids such as {quote(example_id)}: lines match only lines"
+            advice = "give both as lines in one order, or write a CSV with a column `id`"
+            raise bad_line(lines, 0, f"{reason}, line N with line N; {advice}")
         ids = f"read as {hypotheses.kind}, with ids such as {quote(example)}"
         counterpart = (
             f"{references.name}, read as {references.kind}, with ids such as {quote(references.entries[0].id)}"
