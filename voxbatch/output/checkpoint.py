@@ -72,6 +72,8 @@ class Checkpoint:
         """The items that are in a part of this shard, or that a run with another number of shards committed."""
         self.failed = ItemSet(run.items)
         """The items in `done` that ended as failures, without those that are forgotten."""
+        self.forgotten = ItemSet(run.items)
+        """The items in `done` that `voxbatch forget` has erased."""
 
     def load(self) -> None:
         """Read the committed items, at the start or once more later.
@@ -99,6 +101,7 @@ class Checkpoint:
     def _mark_done(self, kinds: Mapping[int, str]) -> None:
         for index, kind in kinds.items():
             self.done[index], self.failed[index] = True, kind == "failure"
+            self.forgotten[index] = kind == FailureKind.FORGOTTEN
 
     def commit(
         self,

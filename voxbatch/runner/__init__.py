@@ -132,10 +132,13 @@ def _resumed(work: RemainingWork, has_finished: bool) -> str:
     p = work.progress
     if not has_finished:
         return f"{p.resumed:,} of {p.items:,} items were done before; {p.items - p.resumed:,} to do"
-    failed = f" and {p.resumed_failed:,} failed" if p.resumed_failed else ""
+    forgotten = (work.assigned & work.checkpoint.forgotten).count()
+    others = {"failed": p.resumed_failed, "forgotten": forgotten}
+    counts = [f"{counted(p.resumed - p.resumed_failed - forgotten, 'item')} done"]
+    counts += [f"{count:,} {name}" for name, count in others.items() if count]
     last = work.checkpoint.last_commit()
     moment = "" if last is None else f" ({time.strftime('%Y-%m-%d %H:%M', time.localtime(last))})"
-    return f"nothing to do: {counted(p.resumed - p.resumed_failed, 'item')} done{failed} before{moment}"
+    return f"nothing to do: {' and '.join(counts)} before{moment}"
 
 
 @contextlib.contextmanager
