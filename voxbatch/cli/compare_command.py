@@ -111,9 +111,9 @@ def compare(
 
 
 def _warnings(comparison: Comparison, ref: str | None) -> Iterator[str]:
-    if ref is not None and (count := comparison.without_reference):
-        are = "is" if count == 1 else "are"
-        yield f"no reference in --ref for {counted(count, 'item')} in common, which {are} not scored"
+    if ref is not None and (missing := comparison.without_reference):
+        are = "is" if missing == 1 else "are"
+        yield f"no reference in --ref for {counted(missing, 'item')} in common, which {are} not scored"
     if comparison.other_references:
         count = counted(comparison.other_references, "item")
         yield f"references that differ between A and B: {count}; both are scored against the reference of B"
