@@ -73,7 +73,7 @@ def test_items_without_reference_count_in_the_interval() -> None:
 def test_a_run_is_no_better_than_itself() -> None:
     """The difference of a run and itself is zero, and the two are equally likely to be better."""
     pairs = corpus(100, 0.1, seed=5)
-    assert paired_difference(pairs, pairs) == PairedDifference(0.0, (0.0, 0.0), 0.5)
+    assert paired_difference(pairs, pairs) == PairedDifference(0.0, (0.0, 0.0), 0.5, len(pairs))
 
 
 def test_a_small_difference_on_the_same_items_is_found() -> None:

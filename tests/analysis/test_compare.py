@@ -102,6 +102,23 @@ def test_items_match_by_name_where_ids_and_paths_differ(write: Write, tmp_path: 
     assert (found.a.words.errors, found.b.words.errors) == (0, 1)
 
 
+def test_one_name_in_two_folders_matches_by_its_folders(write: Write, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Items and given references match by the longest common end of folders and name, as in `score`. An item in common
+    for which --ref has no reference is a warning."""
+    rows = [
+        row(f"{day}/a.wav", None, text, audio_filepath=f"/data/{day}/a.wav")
+        for day, text in {"mon": "eins", "tue": "zwei", "wed": "drei"}.items()
+    ]
+    left = write("a.jsonl", rows)
+    (tmp_path / "b.trn").write_text("eins (mon/a)\nzwei (tue/a)\nvier (in/wed/a)\n")
+    (tmp_path / "refs.trn").write_text("eins (mon/a)\nzwei (tue/a)\n")
+    found = compare_places(left, str(tmp_path / "b.trn"), ref=str(tmp_path / "refs.trn"))
+    assert (found.common, found.only_a, found.only_b) == (3, 0, 0)
+    shown = voxbatch("compare", left, tmp_path / "b.trn", "--ref", tmp_path / "refs.trn")
+    assert "3 items in common, 0 only in A, 0 only in B; 1 without a reference" in shown.stdout, shown.stderr
+    assert "Warning: no reference in --ref for 1 item in common, which is not scored" in shown.stderr
+
+
 def test_both_are_scored_against_one_reference(write: Write) -> None:
     """B's reference counts for both if the references differ; if one side has none, the other's."""
     left = [row("a", "rot", "blau"), row("b", None, "grün"), row("c", "gelb", "gelb"), row("d", None, "grau")]
@@ -185,6 +202,21 @@ def test_clusters_widen_the_interval(write: Write) -> None:
     assert together.interval is not None
     assert alone.difference == together.difference
     assert together.interval[1] - together.interval[0] > 2 * (alone.interval[1] - alone.interval[0])
+
+
+@pytest.mark.parametrize(("num_items", "is_certain"), [(8, False), (19, False), (20, True)])
+def test_few_items_make_no_verdict(num_items: int, is_certain: bool, write: Write, voxbatch: Voxbatch) -> None:
+    """Half of the items are better in B and none is worse. Of eight, an exact sign test has p = 0.125."""
+    rows = [row(f"i{k}", "eins zwei drei vier", "eins zwei drei vier", speaker=f"s{k % 4}") for k in range(num_items)]
+    worse = [{**item, "pred_text": "eins zwei drei"} if k % 2 else item for k, item in enumerate(rows)]
+    places = write("a.jsonl", worse), write("b.jsonl", rows)
+    verdict = "→ B is better" if is_certain else f"→ no certain difference: {num_items} items are too few, compare 20"
+    assert f"\n{verdict}" in voxbatch("compare", *places).stdout
+    clustered = voxbatch("compare", *places, "--cluster", "speaker").stdout
+    assert is_certain or "is better\n" not in clustered
+    difference = compare_places(*places).words
+    assert difference is not None
+    assert (difference.has_sign, difference.is_certain, difference.units) == (True, is_certain, num_items)
 
 
 def test_groups_have_differences_of_their_own(write: Write, voxbatch: Voxbatch) -> None:

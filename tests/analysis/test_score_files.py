@@ -383,6 +383,11 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "alternatives": ("h.trn", "x { a / b } (a)\n", "h.trn: line 1: holds the alternatives '{ a / b }'"),
     "half a UTF-16": ("h.trn", "x (a)\n".encode("utf-16")[:-1], "h.trn: cannot be read to its end: "),
     "other ids": ("h.trn", "x (z)\n", "h.trn: read as trn, with ids such as 'z', has no id of "),
+    "lines beside ids": (
+        "h.txt",
+        "x\n",
+        "r.trn has ids such as 'a': lines match only lines, line N with line N; give both as lines in one order, or",
+    ),
     "no file": ("other", "", "h.trn does not exist"),
 }
 

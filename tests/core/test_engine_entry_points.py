@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from conftest import IMPORT_PATH, ManifestWriter, Voxbatch, environment
+
+from voxbatch.engines import entry_points
 
 
 def package(folder: Path, name: str, engine: str, value: str, module: str = "") -> str:
@@ -35,6 +38,15 @@ def test_an_engine_of_another_package_runs_by_its_name(
         assert "engine scripted: asked for" in done.stderr
         summary = json.loads((tmp_path / f"o{number}" / "summary.json").read_text())
         assert (summary["engine"]["name"], summary["done"]) == ("scripted", 2)
+
+
+def test_the_engine_of_the_docstring_runs(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The example that a reader copies is a whole engine."""
+    lines = (entry_points.__doc__ or "").split("my_package.py:\n")[1].split("\nThe module")[0]
+    env = {"PYTHONPATH": package(tmp_path / "site", "mine", "my-engine", "my_package:REGISTRATION", dedent(lines))}
+    done = voxbatch("run", manifest(1.0), "-o", "out", "--engine", "my-engine", env=env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "transcripts.jsonl").read_text())["pred_text"] == "16000 samples"
 
 
 def test_doctor_models_and_errors_name_it(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from scripted_engine import MISPLACED, ScriptedTestEngine
 
 from voxbatch.engines import EngineMessage, Feed, feed
+from voxbatch.engines.results import Result
 from voxbatch.engines.supervised import supervised
 from voxbatch.errors import EngineError
 from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Span
@@ -198,3 +200,18 @@ def test_an_engine_that_loses_every_result_ends_the_run(
         assert done.returncode == 1, done.stderr
         assert "chunks all failed, the last with: the engine gave no result, also with this audio alone" in done.stderr
     assert voxbatch("run", path, "-o", "inside", *SETTINGS).returncode == 0
+
+
+def test_one_error_has_one_traceback() -> None:
+    """An engine that raises the same error with every chunk does not fill the log."""
+
+    class Broken(ScriptedTestEngine):
+        def stream(self, feed: Feed) -> Iterator[Result]:
+            for _ in iter(feed.get, None):
+                raise ValueError("no such file")
+            yield from ()
+
+    results = [*supervised(Broken(None, {}), full_feed(6))]
+    texts = [result.text for result in results if isinstance(result, EngineMessage)]
+    assert sum(isinstance(result, ChunkFailure) for result in results) == 6
+    assert [text.startswith("Traceback") for text in texts].count(True) == 1, texts

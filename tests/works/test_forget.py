@@ -272,6 +272,8 @@ def test_no_further_run_brings_an_item_back(out: Path, voxbatch: Voxbatch, recor
     for options in ((), ("--retry-failed", "all"), ("--retry-failed",)):
         assert "Anna" not in run_of_talks(voxbatch, *options)
         assert (out / "transcripts.jsonl").read_bytes() == wanted
+    same = voxbatch("run", "talks", "-o", "out", "--formats", FORMATS, "--beside", *ENGINE[:2])
+    assert "nothing to do: 2 items done and 1 forgotten before" in same.stderr
     recording("talks/calls/anna.wav", 4.2)
     (out.parent / "talks" / "calls" / "anna.txt").write_text("anna again")
     run_of_talks(voxbatch)

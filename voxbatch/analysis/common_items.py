@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from voxbatch.analysis.compared_source import ComparedSource
-from voxbatch.analysis.pairs import match_name
+from voxbatch.analysis.pairs import MOST_FOLDERS, path_ends
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import quote
 from voxbatch.scoring.corpus import NO_VALUE
@@ -23,8 +23,8 @@ class SideItem:
     number: int
     path: int | None
     """Hash of its path."""
-    name: int
-    """Hash of its name without folder and extension; see pairs.match_name."""
+    ends: tuple[int, ...]
+    """Hashes of the ends of its path without the extension, from the name alone to the longest; see pairs.path_ends."""
     reference: int | None
     """Hash of its reference."""
     lang: str | None
@@ -77,7 +77,7 @@ def read_items(source: ComparedSource) -> dict[str, SideItem]:
         items[entry.id] = SideItem(
             number=number,
             path=None if entry.path is None else hash(entry.path),
-            name=hash(match_name(entry.path or entry.id)),
+            ends=tuple(map(hash, reversed(path_ends(entry.path or entry.id)))),
             reference=None if entry.reference is None else hash(entry.reference),
             lang=entry.lang,
             is_given=entry.is_given,
@@ -94,21 +94,24 @@ def read_items(source: ComparedSource) -> dict[str, SideItem]:
 
 def match_items(items_a: Mapping[str, SideItem], items_b: Mapping[str, SideItem]) -> list[CommonItem]:
     """Return the items in common: those with the same id, then those that alone have the same path, then those that
-    alone have the same name without folder and extension, as in `score`."""
+    alone have the same end of it, the longest first and at last the name alone, as in `score`."""
     pairs = [_pair(key, item, key, items_b[key]) for key, item in items_a.items() if key in items_b]
     rest_a = {key: item for key, item in items_a.items() if key not in items_b}
     rest_b = {key: item for key, item in items_b.items() if key not in items_a}
-    for attribute in ("path", "name"):
-        key_of = _alone_by(attribute, rest_b)
-        for value, key in _alone_by(attribute, rest_a).items():
+    for folders in (None, *range(MOST_FOLDERS, -1, -1)):
+        key_of = _alone_by(folders, rest_b)
+        for value, key in _alone_by(folders, rest_a).items():
             if (key_b := key_of.get(value)) is not None:
                 pairs.append(_pair(key, rest_a.pop(key), key_b, rest_b.pop(key_b)))
     return pairs
 
 
-def _alone_by(attribute: str, items: Mapping[str, SideItem]) -> dict[int, str]:
-    """Return the ids of the items whose path or name no other item has, by its hash."""
-    values: dict[str, int | None] = {key: getattr(item, attribute) for key, item in items.items()}
+def _alone_by(folders: int | None, items: Mapping[str, SideItem]) -> dict[int, str]:
+    """Return the ids of the items whose name with so many folders no other item has, by its hash. None: whose path."""
+    values = {
+        key: item.path if folders is None else next(iter(item.ends[folders : folders + 1]), None)
+        for key, item in items.items()
+    }
     counts = Counter(values.values())
     return {value: key for key, value in values.items() if value is not None and counts[value] == 1}
 

@@ -27,7 +27,7 @@ from voxbatch.scoring.word_times import WordTimes
 from voxbatch.sources.references import canonical
 from voxbatch.storage import DEFAULT_STORES, Stores
 
-_MOST_FOLDERS = 3
+MOST_FOLDERS = 3
 """Folders above a name by which texts of one name are told apart."""
 _AMBIGUOUS = -1
 _ROW_KEYS = (DETECTED_LANGUAGE, SPEAKER_KEY, *SESSION_KEYS)
@@ -124,7 +124,7 @@ class _ReferenceFile:
         for number, entry in enumerate(self.entries):
             if entry.path:
                 self._by_key.setdefault(canonical(entry.path), number)
-            for end in {*_path_ends(entry.id), *_path_ends(entry.path or entry.id)}:
+            for end in {*path_ends(entry.id), *path_ends(entry.path or entry.id)}:
                 if self._by_end.setdefault(end, number) != number:
                     self._by_end[end] = _AMBIGUOUS
         self.taken_by: list[TextEntry | None] = [None] * len(self.entries)
@@ -156,7 +156,7 @@ class _ReferenceFile:
         for key in keys:
             if (number := self._by_key.get(key)) is not None:
                 return number, False
-        ends = dict.fromkeys(end for key in keys for end in _path_ends(key))
+        ends = dict.fromkeys(end for key in keys for end in path_ends(key))
         for end in sorted(ends, key=lambda end: -end.count("/")):
             if (number := self._by_end.get(end)) is not None:
                 is_name = "/" not in end
@@ -200,6 +200,14 @@ def _check_matching(hypotheses: Texts, references: _ReferenceFile, num_hypothese
         advice = "without ids, line N of one file belongs to line N of the other: correct the files, or write ids"
         raise bad_line(hypotheses.name, 0, f"{difference}; {advice}")
     if num_hypotheses and references.entries and not any(references.taken_by):
+        sides = (hypotheses.kind != LINES, hypotheses.name, example), (
+            references.kind != LINES, references.name, references.entries[0].id,
+        )  # fmt: skip
+        (first_has_ids, lines, _), (second_has_ids, other, example_id) = sorted(sides)
+        if second_has_ids and not first_has_ids:
+            reason = f"plain lines, and {other} has ids such as {quote(example_id)}: lines match only lines"
+            advice = "give both as lines in one order, or write a CSV with a column `id`"
+            raise bad_line(lines, 0, f"{reason}, line N with line N; {advice}")
         ids = f"read as {hypotheses.kind}, with ids such as {quote(example)}"
         counterpart = (
             f"{references.name}, read as {references.kind}, with ids such as {quote(references.entries[0].id)}"
@@ -239,11 +247,11 @@ def _language(entry: TextEntry, language: str | None) -> str | None:
     return line_language({"lang": entry.lang, DETECTED_LANGUAGE: entry.row.get(DETECTED_LANGUAGE)}, language)
 
 
-def _path_ends(path: str) -> list[str]:
+def path_ends(path: str) -> list[str]:
     """Return the ends of a path or an id, without the extension: "/x/day/a.wav" → ["x/day/a", "day/a", "a"]."""
     folders = [folder for folder in canonical(posixpath.dirname(path.rstrip("/"))).split("/") if folder]
     ends = [match_name(path)]
-    for folder in reversed(folders[-_MOST_FOLDERS:]):
+    for folder in reversed(folders[-MOST_FOLDERS:]):
         ends.insert(0, f"{folder}/{ends[0]}")
     return ends
 

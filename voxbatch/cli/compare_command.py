@@ -96,7 +96,7 @@ def compare(
     from voxbatch.analysis.compare import compare_places
 
     comparison = compare_places(run_a, run_b, language, cluster, limit, stores, rules, tuple(dict.fromkeys(by)), ref)
-    for text in _warnings(comparison):
+    for text in _warnings(comparison, ref):
         click.echo(f"Warning: {text}", err=True)
     if page is not None:
         _write_page(page, comparison, cluster, rules, stores)
@@ -110,7 +110,10 @@ def compare(
         sys.exit(EXIT_WORSE)
 
 
-def _warnings(comparison: Comparison) -> Iterator[str]:
+def _warnings(comparison: Comparison, ref: str | None) -> Iterator[str]:
+    if ref is not None and (missing := comparison.without_reference):
+        are = "is" if missing == 1 else "are"
+        yield f"no reference in --ref for {counted(missing, 'item')} in common, which {are} not scored"
     if comparison.other_references:
         count = counted(comparison.other_references, "item")
         yield f"references that differ between A and B: {count}; both are scored against the reference of B"
@@ -201,7 +204,7 @@ def _groups(comparison: Comparison, cluster: str | None) -> Iterator[str]:
             if group.unit == unit:
                 rates = [f"{counts.rate:.2%}" for counts in (group.a, group.b)]
                 difference, ends = group.difference.difference, group.difference.interval
-                better = "" if ends is None or ends[0] <= 0 <= ends[1] else "B" if difference < 0 else "A"
+                better = "" if not group.difference.is_certain else "B" if difference < 0 else "A"
                 shown = " to ".join(f"{100 * end:+.2f}" for end in ends or ())
                 numbers = f"{group.b.reference_length:,}", f"{group.items:,}"
                 label = escape_controls(f"{group.key} {group.value}")
@@ -275,13 +278,13 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
     yield f"{line}, 95 % interval {100 * low:+.2f} to {100 * high:+.2f}"
     probability = difference.probability_b_better
     shown = "> 99.9 %" if probability > 0.999 else "< 0.1 %" if probability < 0.001 else f"{probability:.1%}"
-    from voxbatch.scoring.bootstrap import RESAMPLES
+    from voxbatch.scoring.bootstrap import FEW_UNITS, RESAMPLES
 
     units = "items" if cluster is None else escape_controls(f"groups of {cluster}")
-    if high < 0:
-        verdict = "B is better"
-    elif low > 0:
-        verdict = "A is better"
+    if difference.has_sign:
+        verdict = f"{'B' if high < 0 else 'A'} is better"
+        if not difference.is_certain:
+            verdict = f"no certain difference: {difference.units} {units} are too few, compare {FEW_UNITS} or more"
     elif low == high == 0:
         verdict = "no difference"
     else:

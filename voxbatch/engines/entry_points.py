@@ -4,7 +4,31 @@
     my-engine = "my_package:REGISTRATION"
 
 An entry point names a `Registration`, in a module that imports no large library. To look for it, the metadata of all
-installed packages is read. So an engine of voxbatch itself is never looked for here.
+installed packages is read. So an engine of voxbatch itself is never looked for here. A whole engine, my_package.py:
+
+    from voxbatch.engines import SAMPLING_RATE, EngineSpec, Registration
+    from voxbatch.records import Hypothesis
+
+    REGISTRATION = Registration(class_path="my_package:MyEngine")
+
+
+    class MyEngine:
+        def __init__(self, model, options, stores):  # --model, or None; --engine-option as a dictionary
+            self.spec = EngineSpec("my-engine", model or "m1", max_chunk_samples=30 * SAMPLING_RATE, concurrency=1)
+
+        def stream(self, feed):
+            # Load the model here, once.
+            while (chunk := feed.get()) is not None:
+                text = f"{len(chunk.samples)} samples"  # recognise them: float32, mono, at SAMPLING_RATE
+                yield Hypothesis(chunk.item, chunk.index, text)  # also words with times, or a confidence
+
+        def gpu_bytes(self):
+            return None
+
+        def close(self):
+            pass
+
+The module `interface` explains each member.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ class _Supervisor:
         self._suspects = Suspects[tuple[int, int]](RULES)
         self._again: deque[Chunk] = deque()
         """The chunks to transcribe before any new one."""
+        self._last_shown = ""
 
     def results(self) -> Generator[Result]:
         """Yield one result for each chunk of the feed."""
@@ -164,14 +165,17 @@ class _Supervisor:
         yield result
 
     def _shown(self, error: BaseException, is_fatal: bool) -> Iterator[EngineMessage]:
-        """Yield the traceback of an error.
+        """Yield the traceback of an error, unless it is that of the last one.
 
         Raises:
             EngineError: no chunk is to blame.
         """
         name, limit = self._engine.spec.name, find_limit(error)
         if limit is None:
-            yield EngineMessage("".join(traceback.format_exception(error)).rstrip())
+            shown = "".join(traceback.format_exception(error)).rstrip()
+            if shown != self._last_shown:
+                self._last_shown = shown
+                yield EngineMessage(shown)
         if is_fatal or limit is not None:
             raise EngineError(f"engine {name}: {limit or _named(error)}") from error
 
