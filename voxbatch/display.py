@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import islice
 
 from voxbatch.config import Config
 from voxbatch.errors import StorageError
@@ -21,12 +20,9 @@ from voxbatch.output.layout import FAILURES
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
-from voxbatch.storage.waits import longest_wait
 
 EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
-FIRST_WAIT_S = 3.0
-"""Seconds after which a log names a place that does not answer, before there is progress."""
 SHOWN_FAILURES = 10
 """Failed items that the end of a run shows."""
 Observer = Callable[[Progress], None]
@@ -74,13 +70,12 @@ def can_animate() -> bool:
 
 @contextlib.contextmanager
 def progress_events(log: Log, usd_per_hour: float | None = None) -> Iterator[Observer]:
-    """Log a `progress` event every EVENT_S seconds, and before there is progress, what the run waits for."""
-    last, has_begun = time.monotonic(), threading.Event()
+    """Log a `progress` event every EVENT_S seconds."""
+    last = time.monotonic()
 
     def observe(p: Progress) -> None:
         """Log an event if it is due."""
         nonlocal last
-        has_begun.set()
         if time.monotonic() - last < EVENT_S:
             return
         last = time.monotonic()
@@ -90,22 +85,7 @@ def progress_events(log: Log, usd_per_hour: float | None = None) -> Iterator[Obs
             total_audio_s=_rounded(p.total_audio_s), remaining_s=_rounded(p.remaining_s), waiting=p.waiting,
         )  # fmt: skip
 
-    waits = threading.Thread(target=_log_waits, args=(log, has_begun), daemon=True)
-    waits.start()
-    try:
-        yield observe
-    finally:
-        has_begun.set()
-        waits.join()
-
-
-def _log_waits(log: Log, has_begun: threading.Event) -> None:
-    """Log the longest wait of this process for a store or a server, until the run has progress."""
-    for pause_s in chain([FIRST_WAIT_S], repeat(EVENT_S)):
-        if has_begun.wait(pause_s):
-            return
-        if wait := longest_wait():
-            log.info("waiting", text=f"waiting: {wait}")
+    yield observe
 
 
 def _rounded(seconds: float | None) -> float | None:

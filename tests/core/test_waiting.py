@@ -98,19 +98,6 @@ def test_json_events_tell_what_the_run_waits_for(start: Starter, tmp_path: Path)
     assert event["text"].endswith(f"waiting: {event['waiting']}")
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_pipe_tells_of_a_manifest_that_does_not_come(start: Starter, log_format: str) -> None:
-    """Before a run has progress, its log names the host that does not answer."""
-    running = start(
-        "run", f"{NOBODY}/m.jsonl", "-o", "out", "--allow-private-addresses", "--engine", "scripted",
-        "--log-format", log_format,
-    )  # fmt: skip
-    assert running.stderr is not None
-    line = next(line for line in running.stderr if "waiting" in line or "Error" in line or "ERROR" in line)
-    text = json.loads(line)["text"] if log_format == "json" else line.rstrip()
-    assert re.fullmatch(rf"waiting: {NOBODY}/ does not answer \(attempt \d+ of 12, for \d+ s\)", text), line
-
-
 def test_a_call_that_is_retried_is_known_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait of a call is known after its first failure, the longest first, and forgotten at its end."""
     monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
