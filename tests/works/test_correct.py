@@ -802,11 +802,7 @@ def test_calls_with_a_speaker_in_each_channel(
 ) -> None:
     """A word is corrected, and the turns of one side are given to the other. Each word keeps its times, and all formats
     follow."""
-    recording("agent.wav", 1.6)
-    left = soundfile.read(tmp_path / "agent.wav", dtype="float32")[0]
-    silence = np.zeros_like(left)
-    call = np.concatenate([np.stack(pair, axis=1) for pair in ((left, silence), (silence, left), (left, silence))])
-    soundfile.write(tmp_path / "call.wav", call, SAMPLING_RATE)
+    call_of_two(recording, tmp_path)
     sides = ("--channels", "split", "--channel-names", "agent,customer")
     formats = "srt,vtt,ass,ttml,txt,rttm,json"
     done = voxbatch("run", "call.wav", "-o", "out", "--formats", formats, *sides, *ENGINE)
@@ -822,6 +818,53 @@ def test_calls_with_a_speaker_in_each_channel(
     assert [word["start"] for word in line["words"]] == [word["start"] for word in before["words"]]
     check_only_speaker(out, "call.wav", "customer", "agent")
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "label", "new"),
+    [
+        ("srt", r"(agent|customer): ", ""),
+        ("srt", r"(agent|customer): ", "- "),
+        ("vtt", r"<v (agent|customer)>", ""),
+        ("ass", r"(?<=,,)(agent|customer): ", ""),
+        ("ttml", r"(?<=>)(agent|customer): ", ""),
+        ("txt", r"(agent|customer): ", ""),
+    ],
+)
+def test_a_file_without_the_labels_of_speakers_stays(
+    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path, form: str, label: str, new: str
+) -> None:
+    """The labels that a person has taken away do not come back, and the words keep their speakers in the others."""
+    call_of_two(recording, tmp_path)
+    sides = ("--channels", "split", "--channel-names", "agent,customer")
+    done = voxbatch("run", "call.wav", "-o", "out", "--formats", "srt,vtt,ass,ttml,txt,rttm", *sides, *ENGINE)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    before, turns = read_lines(out)["call.wav"], (out / "rttm/call.rttm").read_text()
+    labels = {
+        other: re.findall("agent|customer", (out / other / f"call.{other}").read_text()) for other in ("srt", "vtt")
+    }
+    (path,) = (out / form).glob("call.*")
+    path.write_text(re.sub(label, new, path.read_text()))
+    edited = path.read_bytes()
+    for _ in range(2):
+        done = voxbatch("correct", "out", *ESTIMATED)
+        assert (done.returncode, path.read_bytes()) == (0, edited), done.stderr
+        assert f"cues of your own, which stay as they are: {form}/{path.name}" in done.stdout
+    speakers = [word["speaker"] for word in read_lines(out)["call.wav"]["words"]]
+    assert speakers == [word["speaker"] for word in before["words"]]
+    assert (out / "rttm/call.rttm").read_text() == turns
+    for other in {"srt", "vtt"} - {form}:
+        assert re.findall("agent|customer", (out / other / f"call.{other}").read_text()) == labels[other]
+
+
+def call_of_two(recording: Recorder, folder: Path) -> None:
+    """Make call.wav: three turns, the second in the right channel, the others in the left one."""
+    recording("agent.wav", 1.6)
+    left = soundfile.read(folder / "agent.wav", dtype="float32")[0]
+    silence = np.zeros_like(left)
+    call = np.concatenate([np.stack(pair, axis=1) for pair in ((left, silence), (silence, left), (left, silence))])
+    soundfile.write(folder / "call.wav", call, SAMPLING_RATE)
 
 
 def test_speakers_that_were_told_apart_get_names(

@@ -296,9 +296,7 @@ def _changed(
     low, high = min((word.start for word in words), default=None), max((word.end for word in words), default=None)
     for unit in after:
         new_speaker = unit.speaker_after(speaker)
-        yield DraftPiece(
-            unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high, unit.is_opening
-        )
+        yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high, unit.is_opening)
 
 
 def _joined(pieces: Iterable[DraftPiece]) -> list[DraftPiece]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from voxbatch.formats import WRITERS
-from voxbatch.formats.document import Document, complete_sources
+from voxbatch.formats.document import Document, complete_sources, visible_text
 from voxbatch.formats.styles import styles_of
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
@@ -61,8 +61,8 @@ class TextEdit:
     key: Key | None = None
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
-    """True if cues have other times or lines than those of voxbatch, or markup. All formats get its cues, and a file of
-    voxbatch stays as the person has left it."""
+    """True if cues have other times or lines than those of voxbatch, or markup, or if the first label of a speaker was
+    taken away. All formats get its cues, and a file of voxbatch stays as the person has left it."""
     is_kept: bool = False
     """True if the text of such a file was taken in before. It may lack later corrections."""
     subtitles: tuple[Segment, ...] = ()
@@ -223,7 +223,8 @@ class EditFinder:
         written = present.written(text.form)
         ours = passages(text.form, written, named, transcript.text)
         has_markup = not set(_MARKUP[text.form].findall(text.text)) <= set(_MARKUP[text.form].findall(written))
-        is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup
+        lacks_labels = bool(edited and ours and ours[0].speaker and not edited[0].speaker)
+        is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup or lacks_labels
         if text.form == "txt" or not (is_retimed or transcript.subtitles):
             return TextEdit(text.file, draft, key, is_retimed, is_kept, recut_cues(transcript, edited))
         overlaps = tuple(_overlaps(edited))
@@ -245,11 +246,13 @@ def _overlaps(cues: Sequence[Passage]) -> Iterator[tuple[Passage, Passage]]:
 
 def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
     """Return the cues of a file with their speakers; none if they do not spell the corrected text."""
-    speaker, subtitles = next((piece.speaker for piece in draft.pieces), None), list[Segment]()
+    speakers = [piece.speaker for piece in draft.pieces for _ in visible_text(piece.text)]
+    at, subtitles = 0, list[Segment]()
     exact = {_hundredths(cue.start, cue.end): (cue.start, cue.end) for cue in draft.transcript.subtitles}
     for cue in edited:
-        speaker = cue.speaker or speaker
         text = "\n".join(line for line in map(str.strip, cue.lines) if line)
+        speaker = next(iter(speakers[at : at + 1]), None)
+        at += len(visible_text(text))
         if text and cue.start is not None and cue.end is not None:
             times = round(cue.start, 3), round(cue.end, 3)
             markup = cue.markup if styles_of(cue.markup, text) else ""
