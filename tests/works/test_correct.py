@@ -827,6 +827,8 @@ def test_calls_with_a_speaker_in_each_channel(
         ("srt", r"(agent|customer): ", "- "),
         ("vtt", r"<v (agent|customer)>", ""),
         ("ass", r"(?<=,,)(agent|customer): ", ""),
+        ("ass", r"(?<=Default,)(agent|customer)", "Anna"),
+        ("ass", r"(?<=agent,0,0,)0(?=,)", "900"),
         ("ttml", r"(?<=>)(agent|customer): ", ""),
         ("txt", r"(agent|customer): ", ""),
     ],

@@ -45,6 +45,8 @@ _MARKUP = {
     "ttml": re.compile(r"\b(?:tts:\w+|style|region)\s*=\s*[\"'][^\"']*"),
 }
 """Patterns of the styles of a file and of the marks in its lines, apart from speakers, by its format."""
+_FIELDS_OF_CUE = re.compile(r"^Dialogue:(?:[^,\n]*,){3}" + r"([^,\n]*)," * 2 + r"0*([^,\n]*)," * 3, re.MULTILINE)
+"""The style, the name and the margins of a cue of ASS. Some programs write a margin of 0 as 0000."""
 RETIMED = "retimed"
 """Mark of a subtitle file with cues of a person. It stays the person's when it is edited again."""
 SAME_TIME_S = 0.015
@@ -222,13 +224,18 @@ class EditFinder:
         present = replace(document, transcript=replace(transcript, subtitles=())) if was_retimed else document
         written = present.written(text.form)
         ours = passages(text.form, written, named, transcript.text)
-        has_markup = not set(_MARKUP[text.form].findall(text.text)) <= set(_MARKUP[text.form].findall(written))
+        has_markup = not _marks(text.form, text.text) <= _marks(text.form, written)
         lacks_labels = bool(edited and ours and ours[0].speaker and not edited[0].speaker)
         is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup or lacks_labels
         if text.form == "txt" or not (is_retimed or transcript.subtitles):
             return TextEdit(text.file, draft, key, is_retimed, is_kept, recut_cues(transcript, edited))
         overlaps = tuple(_overlaps(edited))
         return TextEdit(text.file, draft, key, is_retimed, is_kept, _subtitles(edited, draft), overlaps)
+
+
+def _marks(form: str, text: str) -> set[str | tuple[str, ...]]:
+    """Return the styles of a file, and the marks in its lines."""
+    return {*_MARKUP[form].findall(text), *(_FIELDS_OF_CUE.findall(text) if form == "ass" else ())}
 
 
 def _overlaps(cues: Sequence[Passage]) -> Iterator[tuple[Passage, Passage]]:
