@@ -221,7 +221,14 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
 
 @pytest.mark.parametrize(
     ("form", "old", "new"),
-    [("srt", "w1 w2", "w1\nw2"), ("ass", "w1 w2", r"w1\Nw2"), ("srt", "w2", "<i>w2</i>"), ("ass", ",56,", ",72,")],
+    [
+        ("srt", "w1 w2", "w1\nw2"),
+        ("ass", "w1 w2", r"w1\Nw2"),
+        ("srt", "w2", "<i>w2</i>"),
+        ("ass", ",56,", ",72,"),
+        ("ass", "PlayResX: 1920", "PlayResX: 640"),
+        ("ass", "Dialogue:", "Comment: 0,0:00:00.00,0:00:01.00,Default,,0,0,0,,who?\nDialogue:"),
+    ],
 )
 def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, form: str, old: str, new: str) -> None:
     """Line breaks reach all formats, and a file with a style of its own stays, although its words are as before."""
@@ -234,6 +241,17 @@ def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, 
     assert path.read_text() == edited
     assert ("w0 w1\nw2 w3" in (out / "vtt" / "a.vtt").read_text()) == old.startswith("w1")
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+
+
+def test_a_changed_file_that_says_the_same_is_told(out: Path, voxbatch: Voxbatch) -> None:
+    """A file that another program has saved with other line ends gets those of voxbatch again, and is named."""
+    path = out / "srt" / "a.srt"
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b"\n", b"\r\n"))
+    dry, done = voxbatch("correct", "out", "--dry-run"), voxbatch("correct", "out", *ESTIMATED)
+    assert dry.stdout == f"0 items to correct\n{NOTHING_CHANGED}\n{SAME}: srt/a.srt\n"
+    assert (f"{SAME}: srt/a.srt\n" in done.stdout, path.read_bytes()) == (True, before)
+    assert SAME not in voxbatch("correct", "out", *ESTIMATED).stdout
 
 
 @pytest.mark.parametrize(
@@ -1042,6 +1060,7 @@ def test_new_words_get_their_times_from_the_audio(voxbatch: Voxbatch, tmp_path: 
 
 ESTIMATED = ("--engine", "none")
 """No word is looked for in the audio, which takes seconds."""
+SAME = "changed files that say the same, which are written as before"
 NOTHING_CHANGED = "no file has a change that is new; edit a subtitle or a text of OUT, save it, and run again"
 
 

@@ -41,7 +41,7 @@ _VTT_BLOCKS = r"^(?:STYLE|REGION|NOTE)\b(?:.|\r?\n(?!\r?\n))*|(?<=\d[ \t])[ \t]*
 _MARKUP = {
     **dict.fromkeys(("srt", "txt"), re.compile(_TAGS)),
     **dict.fromkeys(("vtt", "vtt-words"), re.compile(f"{_TAGS}|{_VTT_BLOCKS}", re.MULTILINE)),
-    "ass": re.compile(rf"^Style:.*?(?=\r?$)|{_TAGS}", re.MULTILINE),
+    "ass": re.compile(rf"^(?:Style|Comment|PlayRes[XY]|WrapStyle):.*?(?=\r?$)|{_TAGS}", re.MULTILINE),
     "ttml": re.compile(r"\b(?:tts:\w+|style|region)\s*=\s*[\"'][^\"']*"),
 }
 """Patterns of the styles of a file and of the marks in its lines, apart from speakers, by its format."""
