@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from conftest import Recorder, Voxbatch
 from outputs import RUN, owned
 from servers import Place
 
+from voxbatch.analysis.videos import own_copies, write_videos
+from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import FORMATS
 from voxbatch.formats import CueLimits
 from voxbatch.log import Log
@@ -19,6 +22,7 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import _stale_files
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, Stores
@@ -90,6 +94,22 @@ def test_a_translation_is_named_by_its_language(tmp_path: Path) -> None:
     assert videos.files() == sorted([*names, "talk.srt"])
     assert "Guten Tag" in (videos.folder / "talk.srt").read_text()
     assert not any("stay as they are" in text for text in videos.said)
+
+
+def test_the_copy_of_a_translated_video_is_named_by_its_language(tmp_path: Path) -> None:
+    """The copy with the translation is beside that of another run. `forget` finds the copy, and no other one."""
+    videos = Videos(tmp_path, ["talk.mp4"], spoken_language="de")
+    video, other = videos.folder / "talk.mp4", videos.folder / "talk.subtitled.mp4"
+    picture = ("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=2", "-c:v", "mpeg4")
+    subprocess.run([executable(), "-v", "error", "-y", *picture, str(video)], check=True)
+    other.write_text("the speech")
+    videos.merge()
+    for _ in range(2):
+        write_videos(videos.store, False, Log(write=videos.said.append))
+    assert videos.files() == ["talk.en.srt", "talk.en.subtitled.mp4", "talk.mp4", "talk.subtitled.mp4"]
+    assert other.read_text() == "the speech"
+    assert ["left as they are: 1" in text for text in videos.said[-2:]] == [False, True]
+    assert own_copies(str(video), OwnFiles(videos.store)) == [str(videos.folder / "talk.en.subtitled.mp4")]
 
 
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:

@@ -221,7 +221,14 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
 
 @pytest.mark.parametrize(
     ("form", "old", "new"),
-    [("srt", "w1 w2", "w1\nw2"), ("ass", "w1 w2", r"w1\Nw2"), ("srt", "w2", "<i>w2</i>"), ("ass", ",56,", ",72,")],
+    [
+        ("srt", "w1 w2", "w1\nw2"),
+        ("ass", "w1 w2", r"w1\Nw2"),
+        ("srt", "w2", "<i>w2</i>"),
+        ("ass", ",56,", ",72,"),
+        ("ass", "PlayResX: 1920", "PlayResX: 640"),
+        ("ass", "Dialogue:", "Comment: 0,0:00:00.00,0:00:01.00,Default,,0,0,0,,who?\nDialogue:"),
+    ],
 )
 def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, form: str, old: str, new: str) -> None:
     """Line breaks reach all formats, and a file with a style of its own stays, although its words are as before."""
@@ -234,6 +241,17 @@ def test_line_breaks_and_styles_of_a_person_stay(out: Path, voxbatch: Voxbatch, 
     assert path.read_text() == edited
     assert ("w0 w1\nw2 w3" in (out / "vtt" / "a.vtt").read_text()) == old.startswith("w1")
     assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+
+
+def test_a_changed_file_that_says_the_same_is_told(out: Path, voxbatch: Voxbatch) -> None:
+    """A file that another program has saved with other line ends gets those of voxbatch again, and is named."""
+    path = out / "srt" / "a.srt"
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b"\n", b"\r\n"))
+    dry, done = voxbatch("correct", "out", "--dry-run"), voxbatch("correct", "out", *ESTIMATED)
+    assert dry.stdout == f"0 items to correct\n{NOTHING_CHANGED}\n{SAME}: srt/a.srt\n"
+    assert (f"{SAME}: srt/a.srt\n" in done.stdout, path.read_bytes()) == (True, before)
+    assert SAME not in voxbatch("correct", "out", *ESTIMATED).stdout
 
 
 @pytest.mark.parametrize(
@@ -802,11 +820,7 @@ def test_calls_with_a_speaker_in_each_channel(
 ) -> None:
     """A word is corrected, and the turns of one side are given to the other. Each word keeps its times, and all formats
     follow."""
-    recording("agent.wav", 1.6)
-    left = soundfile.read(tmp_path / "agent.wav", dtype="float32")[0]
-    silence = np.zeros_like(left)
-    call = np.concatenate([np.stack(pair, axis=1) for pair in ((left, silence), (silence, left), (left, silence))])
-    soundfile.write(tmp_path / "call.wav", call, SAMPLING_RATE)
+    call_of_two(recording, tmp_path)
     sides = ("--channels", "split", "--channel-names", "agent,customer")
     formats = "srt,vtt,ass,ttml,txt,rttm,json"
     done = voxbatch("run", "call.wav", "-o", "out", "--formats", formats, *sides, *ENGINE)
@@ -822,6 +836,55 @@ def test_calls_with_a_speaker_in_each_channel(
     assert [word["start"] for word in line["words"]] == [word["start"] for word in before["words"]]
     check_only_speaker(out, "call.wav", "customer", "agent")
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "label", "new"),
+    [
+        ("srt", r"(agent|customer): ", ""),
+        ("srt", r"(agent|customer): ", "- "),
+        ("vtt", r"<v (agent|customer)>", ""),
+        ("ass", r"(?<=,,)(agent|customer): ", ""),
+        ("ass", r"(?<=Default,)(agent|customer)", "Anna"),
+        ("ass", r"(?<=agent,0,0,)0(?=,)", "900"),
+        ("ttml", r"(?<=>)(agent|customer): ", ""),
+        ("txt", r"(agent|customer): ", ""),
+    ],
+)
+def test_a_file_without_the_labels_of_speakers_stays(
+    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path, form: str, label: str, new: str
+) -> None:
+    """The labels that a person has taken away do not come back, and the words keep their speakers in the others."""
+    call_of_two(recording, tmp_path)
+    sides = ("--channels", "split", "--channel-names", "agent,customer")
+    done = voxbatch("run", "call.wav", "-o", "out", "--formats", "srt,vtt,ass,ttml,txt,rttm", *sides, *ENGINE)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    before, turns = read_lines(out)["call.wav"], (out / "rttm/call.rttm").read_text()
+    labels = {
+        other: re.findall("agent|customer", (out / other / f"call.{other}").read_text()) for other in ("srt", "vtt")
+    }
+    (path,) = (out / form).glob("call.*")
+    path.write_text(re.sub(label, new, path.read_text()))
+    edited = path.read_bytes()
+    for _ in range(2):
+        done = voxbatch("correct", "out", *ESTIMATED)
+        assert (done.returncode, path.read_bytes()) == (0, edited), done.stderr
+        assert f"cues of your own, which stay as they are: {form}/{path.name}" in done.stdout
+    speakers = [word["speaker"] for word in read_lines(out)["call.wav"]["words"]]
+    assert speakers == [word["speaker"] for word in before["words"]]
+    assert (out / "rttm/call.rttm").read_text() == turns
+    for other in {"srt", "vtt"} - {form}:
+        assert re.findall("agent|customer", (out / other / f"call.{other}").read_text()) == labels[other]
+
+
+def call_of_two(recording: Recorder, folder: Path) -> None:
+    """Make call.wav: three turns, the second in the right channel, the others in the left one."""
+    recording("agent.wav", 1.6)
+    left = soundfile.read(folder / "agent.wav", dtype="float32")[0]
+    silence = np.zeros_like(left)
+    call = np.concatenate([np.stack(pair, axis=1) for pair in ((left, silence), (silence, left), (left, silence))])
+    soundfile.write(folder / "call.wav", call, SAMPLING_RATE)
 
 
 def test_speakers_that_were_told_apart_get_names(
@@ -997,6 +1060,7 @@ def test_new_words_get_their_times_from_the_audio(voxbatch: Voxbatch, tmp_path: 
 
 ESTIMATED = ("--engine", "none")
 """No word is looked for in the audio, which takes seconds."""
+SAME = "changed files that say the same, which are written as before"
 NOTHING_CHANGED = "no file has a change that is new; edit a subtitle or a text of OUT, save it, and run again"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -91,6 +92,17 @@ def test_punctuation_belongs_to_the_word_before() -> None:
     draft = corrected(transcript("yes it is"), "Yes — it is …")
     assert [word.text for word in draft.words()] == ["Yes —", "it", "is …"]
     assert timed(draft)["is …"] == (1.0, 1.5)
+
+
+@pytest.mark.parametrize("mark", ["-", "–", "♪", ">>"])
+def test_a_mark_that_begins_a_line_belongs_to_the_word_after(mark: str) -> None:
+    """The dashes of two speakers and the notes of a song take the times of the words that they stand before."""
+    words = tuple(Word(f"w{second}", second, second + 0.5) for second in (6, 7, 8))
+    before = Transcript("w6 w7 w8", words, (Segment("w6 w7 w8", 6.0, 8.5),), 9.0)
+    lines = f"{mark} w6", f"{mark} w7 w8"
+    draft = corrected(before, *lines)
+    assert timed(draft) == {f"{mark} w6": (6.0, 6.5), f"{mark} w7": (7.0, 7.5), "w8": (8.0, 8.5)}
+    assert not corrected(replace(before, text=draft.text, words=(*draft.words(),)), *lines).differs
 
 
 def test_segments_keep_their_texts_and_times() -> None:

@@ -1,6 +1,6 @@
 """Write copies of the videos of a run with its subtitles: as a track of the file, or in the picture.
 
-    talk.mp4  →  talk.subtitled.mp4        talk.webm  →  talk.subtitled.mkv
+    talk.mp4  →  talk.subtitled.mp4        talk.webm  →  talk.subtitled.mkv        translated: talk.en.subtitled.mp4
 
 A copy is beside its video, and appears whole. One that voxbatch has made is made again if its subtitles have changed,
 or if the other kind is wanted. No other file is ever replaced. All streams of the video are copied as they are, except
@@ -33,9 +33,10 @@ from voxbatch.manifest.recording_path import SUBTITLED
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles, latest_config
+from voxbatch.output.item_names import TRANSLATED
 from voxbatch.output.item_writer import names_of_files
 from voxbatch.output.layout import item_file
-from voxbatch.output.lines import parse_line
+from voxbatch.output.lines import SPOKEN_LANGUAGE, parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.process.child import for_program
@@ -111,7 +112,10 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
             ]
             if not any(map(bytes.strip, subtitles)):
                 copies += [_Copy(line[AUDIO_KEY], line[AUDIO_KEY], _SILENT)] if in_picture is not None else []
-            elif (copy := _write_copy(line[AUDIO_KEY], subtitles, transcript.language, in_picture, own)) is not None:
+                continue
+            copy_place = _place_of_copy(line[AUDIO_KEY], TRANSLATED if SPOKEN_LANGUAGE in line else "")
+            copy = _write_copy(line[AUDIO_KEY], copy_place, subtitles, transcript.language, in_picture, own)
+            if copy is not None:
                 rate = transcript.frame_rate
                 cue_rate = round(files.limits.frames_per_second(rate), 3)
                 copies.append(replace(copy, cue_rate=cue_rate, is_known=rate is not None))
@@ -132,7 +136,7 @@ def _messages(copies: Sequence[_Copy], place: str, in_picture: bool | None) -> I
         first = next(copy.place for copy in copies if copy.state == state)
         text = f"videos with subtitles {state}: {count:,}, the first is {first}"
         if state == _FOREIGN:
-            text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command} {kind}"
+            text += f"; this run did not write it, or somebody has changed it: move it away, then {command} {kind}"
         yield text
     others = [copy for copy in copies if copy.frame_rate not in (None, copy.cue_rate) and in_picture is not None]
     for (rate, cue_rate, is_known), count in Counter((c.frame_rate, c.cue_rate, c.is_known) for c in others).items():
@@ -163,12 +167,13 @@ def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles, forms: S
 
 
 def _write_copy(
-    video: str, by_kind: Sequence[bytes], language: str | None, in_picture: bool | None, own: OwnFiles
+    video: str, place: str, by_kind: Sequence[bytes], language: str | None, in_picture: bool | None, own: OwnFiles
 ) -> _Copy | None:
     """Return the copy of a video, which is written if need be. Return None if the recording has no picture, or no copy
     that is to be made again.
 
     Args:
+        place: the path of the copy.
         by_kind: the subtitles of a copy, as a track and in the picture.
         language: tag of the language of the subtitles, which the track names.
         own: knows the copies that voxbatch has made, and from which subtitles.
@@ -177,7 +182,6 @@ def _write_copy(
         VideoError: ffmpeg cannot make the copy.
         StorageError: the copy cannot be written.
     """
-    place = _place_of_copy(video)
     (folder, name), suffix = os.path.split(place), os.path.splitext(place)[1]
     codec = _SUBTITLE_CODECS.get(suffix.lower(), "srt")
     is_current, outdated = _present_copy(place, by_kind, in_picture, own)
@@ -220,16 +224,16 @@ def _write_copy(
     return _Copy(video, place, _WRITTEN, rate)
 
 
-def _place_of_copy(video: str) -> str:
-    """Return the path of the copy of a video."""
+def _place_of_copy(video: str, ending: str) -> str:
+    """Return the path of the copy of a video; of a translation, with the ending TRANSLATED."""
     stem, suffix = os.path.splitext(video)
-    return f"{stem}{SUBTITLED}{suffix if suffix.lower() in _SUBTITLE_CODECS else '.mkv'}"
+    return f"{stem}{ending}{SUBTITLED}{suffix if suffix.lower() in _SUBTITLE_CODECS else '.mkv'}"
 
 
-def own_copy(video: str, own: OwnFiles) -> str | None:
-    """Return the path of the copy of a video that voxbatch has made and nobody has changed; None if there is none."""
-    place = _place_of_copy(video)
-    return place if os.path.isfile(place) and own.has_mark(place, _digest(place)) else None
+def own_copies(video: str, own: OwnFiles) -> list[str]:
+    """Return the paths of the copies of a video that voxbatch has made and nobody has changed."""
+    places = [_place_of_copy(video, ending) for ending in ("", TRANSLATED)]
+    return [place for place in places if os.path.isfile(place) and own.has_mark(place, _digest(place))]
 
 
 def _present_copy(place: str, by_kind: Sequence[bytes], in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:

@@ -150,6 +150,7 @@ def _lines(changes: TextChanges, is_dry: bool) -> Iterator[str]:
     for names, text in (
         (changes.retimed, "subtitles with cues of your own, which stay as they are"),
         (changes.behind, "subtitles with cues of your own that lack a correction; make it there, too"),
+        (changes.rewritten, "changed files that say the same, which are written as before"),
         (changes.untaken, "not taken in, because only readable texts are"),
     ):
         if names:

@@ -45,6 +45,15 @@ class DraftPiece:
     high: float | None = None
     """Seconds between which a new piece is spoken, by the words that it replaces, or else by its neighbours."""
 
+    is_opening: bool = False
+    """True for a mark that belongs to the piece after it."""
+
+    def prepend(self, mark: DraftPiece) -> None:
+        """Put a mark before it, which nobody speaks."""
+        head = mark.text + self.space
+        self.text, self.space = head + self.text, mark.space
+        self.words = (*(replace(word, text=head + word.text) for word in self.words[:1]), *self.words[1:])
+
     def append(self, mark: DraftPiece) -> None:
         """Append punctuation, which nobody speaks."""
         tail = mark.space + mark.text
@@ -287,15 +296,19 @@ def _changed(
     low, high = min((word.start for word in words), default=None), max((word.end for word in words), default=None)
     for unit in after:
         new_speaker = unit.speaker_after(speaker)
-        yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high)
+        yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high, unit.is_opening)
 
 
 def _joined(pieces: Iterable[DraftPiece]) -> list[DraftPiece]:
-    """Return the pieces; new ones without a space between them are one, and punctuation belongs to the piece before."""
+    """Return the pieces; new ones without a space between them are one, and punctuation belongs to the piece before,
+    or after it if it begins a line."""
     joined = list[DraftPiece]()
     for piece in pieces:
         before = joined[-1] if joined else None
-        if before and piece.is_new and not SAID.search(piece.text):
+        if before and before.is_opening and SAID.search(piece.text):
+            piece.prepend(before)
+            joined[-1] = piece
+        elif before and piece.is_new and not piece.is_opening and not SAID.search(piece.text):
             before.append(piece)
         elif before and before.is_new and piece.is_new and not piece.space and before.speaker == piece.speaker:
             before.text += piece.text

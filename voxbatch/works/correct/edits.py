@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from voxbatch.formats import WRITERS
-from voxbatch.formats.document import Document, complete_sources
+from voxbatch.formats.document import Document, complete_sources, visible_text
 from voxbatch.formats.styles import styles_of
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
@@ -41,10 +41,12 @@ _VTT_BLOCKS = r"^(?:STYLE|REGION|NOTE)\b(?:.|\r?\n(?!\r?\n))*|(?<=\d[ \t])[ \t]*
 _MARKUP = {
     **dict.fromkeys(("srt", "txt"), re.compile(_TAGS)),
     **dict.fromkeys(("vtt", "vtt-words"), re.compile(f"{_TAGS}|{_VTT_BLOCKS}", re.MULTILINE)),
-    "ass": re.compile(rf"^Style:.*?(?=\r?$)|{_TAGS}", re.MULTILINE),
+    "ass": re.compile(rf"^(?:Style|Comment|PlayRes[XY]|WrapStyle):.*?(?=\r?$)|{_TAGS}", re.MULTILINE),
     "ttml": re.compile(r"\b(?:tts:\w+|style|region)\s*=\s*[\"'][^\"']*"),
 }
 """Patterns of the styles of a file and of the marks in its lines, apart from speakers, by its format."""
+_FIELDS_OF_CUE = re.compile(r"^Dialogue:(?:[^,\n]*,){3}" + r"([^,\n]*)," * 2 + r"0*([^,\n]*)," * 3, re.MULTILINE)
+"""The style, the name and the margins of a cue of ASS. Some programs write a margin of 0 as 0000."""
 RETIMED = "retimed"
 """Mark of a subtitle file with cues of a person. It stays the person's when it is edited again."""
 SAME_TIME_S = 0.015
@@ -61,8 +63,8 @@ class TextEdit:
     key: Key | None = None
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
-    """True if cues have other times or lines than those of voxbatch, or markup. All formats get its cues, and a file of
-    voxbatch stays as the person has left it."""
+    """True if cues have other times or lines than those of voxbatch, or markup, or if the first label of a speaker was
+    taken away. All formats get its cues, and a file of voxbatch stays as the person has left it."""
     is_kept: bool = False
     """True if the text of such a file was taken in before. It may lack later corrections."""
     subtitles: tuple[Segment, ...] = ()
@@ -222,12 +224,18 @@ class EditFinder:
         present = replace(document, transcript=replace(transcript, subtitles=())) if was_retimed else document
         written = present.written(text.form)
         ours = passages(text.form, written, named, transcript.text)
-        has_markup = not set(_MARKUP[text.form].findall(text.text)) <= set(_MARKUP[text.form].findall(written))
-        is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup
+        has_markup = not _marks(text.form, text.text) <= _marks(text.form, written)
+        lacks_labels = bool(edited and ours and ours[0].speaker and not edited[0].speaker)
+        is_retimed = is_kept or _has_own_cues(edited, ours) or has_markup or lacks_labels
         if text.form == "txt" or not (is_retimed or transcript.subtitles):
             return TextEdit(text.file, draft, key, is_retimed, is_kept, recut_cues(transcript, edited))
         overlaps = tuple(_overlaps(edited))
         return TextEdit(text.file, draft, key, is_retimed, is_kept, _subtitles(edited, draft), overlaps)
+
+
+def _marks(form: str, text: str) -> set[str | tuple[str, ...]]:
+    """Return the styles of a file, and the marks in its lines."""
+    return {*_MARKUP[form].findall(text), *(_FIELDS_OF_CUE.findall(text) if form == "ass" else ())}
 
 
 def _overlaps(cues: Sequence[Passage]) -> Iterator[tuple[Passage, Passage]]:
@@ -245,11 +253,13 @@ def _overlaps(cues: Sequence[Passage]) -> Iterator[tuple[Passage, Passage]]:
 
 def _subtitles(edited: Sequence[Passage], draft: Draft) -> tuple[Segment, ...]:
     """Return the cues of a file with their speakers; none if they do not spell the corrected text."""
-    speaker, subtitles = next((piece.speaker for piece in draft.pieces), None), list[Segment]()
+    speakers = [piece.speaker for piece in draft.pieces for _ in visible_text(piece.text)]
+    at, subtitles = 0, list[Segment]()
     exact = {_hundredths(cue.start, cue.end): (cue.start, cue.end) for cue in draft.transcript.subtitles}
     for cue in edited:
-        speaker = cue.speaker or speaker
         text = "\n".join(line for line in map(str.strip, cue.lines) if line)
+        speaker = next(iter(speakers[at : at + 1]), None)
+        at += len(visible_text(text))
         if text and cue.start is not None and cue.end is not None:
             times = round(cue.start, 3), round(cue.end, 3)
             markup = cue.markup if styles_of(cue.markup, text) else ""

@@ -61,6 +61,8 @@ class TextChanges:
     taken: list[TakenItem] = field(default_factory=list)
     same: list[Key] = field(default_factory=list)
     """Keys of files that say the same as before, with other line ends, numbers or line breaks."""
+    rewritten: list[str] = field(default_factory=list)
+    """Such files, which are written as before."""
     retimed: list[str] = field(default_factory=list)
     """Subtitles with cues of a person, which stay as they are."""
     kept: list[Key] = field(default_factory=list)
@@ -122,6 +124,8 @@ def _add(changes: TextChanges, item: EditedItem) -> tuple[str, str] | None:
         lacks = edit.is_kept and (edit.draft.said != edits[0].draft.said if edits else edit.draft.differs)
         if edit.is_retimed and edit.key is not None:
             (changes.behind if lacks else changes.retimed).append(edit.file)
+        elif edit.key is not None and not edit.differs:
+            changes.rewritten.append(edit.file)
     if not edits:
         changes.same += _keys(item)
         return None

@@ -25,6 +25,8 @@ NARROWEST_LINE = 10
 _NEEDS_NO_SPACE = regex.compile(_NO_SPACES)
 SAID = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 """Pattern of the letters and digits of a word, which are spoken."""
+_OPENING = regex.compile(r"[\p{Pd}♪♫]|>>")
+"""A mark that stands before words: of a speaker, or of a song."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Unit:
     """The speaker of the latest label."""
     is_labelled: bool = False
     """True if the label is in the same cue or line."""
+    is_opening: bool = False
+    """True for a mark that begins a line and belongs to the word after it: "- Hello"."""
 
     def speaker_after(self, before: str | None) -> str | None:
         """Return its speaker, who was another one before: a label is that of what follows, too, up to the next one.
@@ -73,12 +77,14 @@ def _units_of_lines(passages: Sequence[Passage]) -> Iterator[Unit]:
     for passage in passages:
         speaker = passage.speaker or speaker
         for line in passage.lines:
-            for number, unit in enumerate(units(line.strip())):
+            of_line = units(line.strip())
+            for number, unit in enumerate(of_line):
                 space = " " if unit.space else ""
                 if not number and previous:
                     divides = _NEEDS_NO_SPACE.match(previous[-1]) and _NEEDS_NO_SPACE.match(unit.text)
                     space = "" if divides else " "
-                yield Unit(unit.text, space, not number, speaker, bool(passage.speaker))
+                is_opening = not number and len(of_line) > 1 and bool(_OPENING.fullmatch(unit.text))
+                yield Unit(unit.text, space, not number, speaker, bool(passage.speaker), is_opening)
                 previous = unit.text
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.analysis.videos import own_copy
+from voxbatch.analysis.videos import own_copies
 from voxbatch.errors import ConfigError
 from voxbatch.formats import WRITERS
 from voxbatch.manifest.item_line import id_key
@@ -215,7 +215,7 @@ def _with_files(store: Store, run: Run, stores: Stores, traces: Traces, parts: S
             f"(voxbatch correct {shlex.quote(store.place)}), or delete the file"
         )
     local = (recording for recording in sorted(traces.recordings) if not is_remote(recording))
-    copies = (copy for video in local if (copy := own_copy(video, own)))
+    copies = (copy for video in local for copy in own_copies(video, own))
     return replace(traces, files=tuple(files), beside=(*beside, *copies))
 
 
