@@ -46,7 +46,7 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
     summary = read_summary(store)
     if summary is not None and not summary.is_of(run):
         summary = None  # an earlier run or list wrote it
-    num_forgotten = count_forgotten(store, run)
+    num_forgotten = count_forgotten(store, run.key)
     page = render_report(store, run, summary, keys, target.place)
     if (target.place, name) == (store.place, REPORT):
         own = OwnFiles(store, summary.digests if summary else 0)
@@ -60,7 +60,7 @@ def _unless_forgotten(store: Store, run: Run, page: bytes, num_forgotten: int) -
     """Yield a page. No lease keeps `voxbatch forget` out meanwhile, because a page is also written during a run. A page
     that is written before `forget` has written the parts is deleted by it afterwards."""
     yield page
-    if count_forgotten(store, run) != num_forgotten:
+    if count_forgotten(store, run.key) != num_forgotten:
         raise InUseError(f"{store.place}: an item was forgotten while the page was made, which still has it: run again")
 
 

@@ -32,7 +32,7 @@ from voxbatch.output.layout import (
 from voxbatch.output.lists import ANY_LINE, count_forgotten
 from voxbatch.output.ownership import Ownership, takeover_explained
 from voxbatch.output.parts import PartEntry, read_headers, read_part, readable_entries
-from voxbatch.output.run_file import ItemKeys, Run, create_list
+from voxbatch.output.run_file import ItemKeys, Run, RunKey, create_list
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column
@@ -149,7 +149,7 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column, log: Log) -> None
         ) from e
     if earlier is not None:
         _refuse_corrected(store, earlier.generation)
-        _warn_of_forgotten(store, earlier, log)
+        _warn_of_forgotten(store, earlier.key, log)
     old = find_old_files(store)
     _ensure_list(store, run, keys)
     with takeover_explained(store, run):  # another run may replace run.json at the same moment
@@ -171,7 +171,7 @@ def _refuse_corrected(store: Store, generation: str) -> None:
         )
 
 
-def _warn_of_forgotten(store: Store, earlier: Run, log: Log) -> None:
+def _warn_of_forgotten(store: Store, earlier: RunKey, log: Log) -> None:
     """Warn of the forgotten items of the earlier run. A damaged OUT, which `--overwrite` mends, has no count."""
     with contextlib.suppress(CheckpointError):
         if num_forgotten := count_forgotten(store, earlier):
