@@ -132,7 +132,7 @@ _TABLE = {
         "--exclude --ignore": "Only some files of a folder: --include '*.mp4'",
         "--txt --text --print-text --no-timestamps": "Texts are given by --formats txt",
         "--yes -y": "No question is asked",
-        "--log-progress --verbose --debug --print-progress --print-colors --loglevel --log-level": _LOG,
+        "--log-progress --progress --verbose --debug --print-progress --print-colors --loglevel --log-level": _LOG,
         "--list --list-models": "The models are listed by `voxbatch models`",
         "--version": "The version is shown by voxbatch --version",
     },
@@ -145,7 +145,7 @@ _TABLE = {
         "search grep": _FIND,
         "login auth": _NO_ACCOUNT,
         "cancel stop": "Ctrl-C stops a run, and the same command continues it; rm -r OUT removes its outputs",
-        "delete erase": "voxbatch forget OUT ID erases an item; rm -r OUT removes all outputs of a run",
+        "delete erase rm": "voxbatch forget OUT ID erases an item; rm -r OUT removes all outputs of a run",
         "help": "Try voxbatch --help",
         "version": "Try voxbatch --version",
         "failures errors failed": "OUT/failures.jsonl lists them, voxbatch status OUT counts them; to do them again: "

@@ -16,7 +16,7 @@ from voxbatch.output.lines import transcript_line
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.records import FLAG_KINDS, Flag, Item, Transcript
+from voxbatch.records import FLAG_KINDS, Flag, Item, Segment, Transcript
 from voxbatch.report.items import encode_texts
 from voxbatch.storage import Stores
 
@@ -131,6 +131,32 @@ def test_a_stretch_is_one_line_with_all_its_reasons(voxbatch: Voxbatch, tmp_path
         ["repetition, low_confidence", f"{LOOP.reason}; 5 unsure words", 0.0, 30.0],
         ["lost_speech", LOST.reason, 31.04, 38.0],
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ((Flag("low_confidence", "unsure", 12.0, 18.0),), "… Two. …"),
+        ((Flag("low_confidence", "unsure", 5.0, 12.0), replace(LOST, start=38.0, end=39.0)), "One. Two. … Four."),
+        ((Flag("low_confidence", "unsure", 12.0, 18.0), UNSURE), "One. Two. Three. Four."),
+        ((replace(LOST, start=50.0, end=60.0),), "One. Two. Three. Four."),
+    ],
+)
+def test_the_text_is_that_of_the_flagged_stretches(
+    voxbatch: Voxbatch, tmp_path: Path, flags: tuple[Flag, ...], shown: str
+) -> None:
+    """The doubtful sentences are shown. A flag of the whole recording, or of a place without text, shows all."""
+    segments = tuple(
+        Segment(f"{name}.", 10.0 * n, 10.0 * n + 9) for n, name in enumerate(["One", "Two", "Three", "Four"])
+    )
+    text = " ".join(segment.text for segment in segments)
+    item = Item(0, 1, "a", "/a.wav", row=b'{"audio_filepath": "/a.wav"}')
+    transcript = Transcript(text, segments=segments, audio_duration=DURATION, flags=flags)
+    line = json_bytes(transcript_line(item, transcript, "e", "m", None, None))
+    commit(tmp_path / "out", [PartEntry(0, "transcript", line)], items=1)
+    assert voxbatch("flags", "out").stdout.splitlines()[-1] == f"  “{shown}”"
+    (worst,) = json.loads(voxbatch("flags", "out", "--json").stdout)["worst"]
+    assert worst["pred_text"] == text
 
 
 def test_a_run_without_flags_says_so(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:

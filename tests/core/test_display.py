@@ -359,6 +359,12 @@ def test_flagged_texts_of_the_smallest_model_need_a_better_one(tmp_path: Path, m
     for option in ("--beside", "--mux", "--burn"):  # another OUT would not replace the files beside the recordings
         line = language_line(flagged, ["x", "run", "v/", "-o", "out", option], "out")
         assert line.endswith(f"voxbatch run v/ -o out {option} --quality best --overwrite")
+        # --overwrite is refused after a correction, and transcribes forgotten items again
+        corrected = replace(flagged, of_kind={"corrections": {"items": 1}})
+        forgotten = replace(flagged, failures_by_kind={"forgotten": 1})
+        for summary in (corrected, forgotten):
+            line = language_line(summary, ["x", "run", "v/", "-o", "out", option], "out")
+            assert line.endswith(f"voxbatch run v/ {option} --quality best -o out-other")
     assert language_line(replace(flagged, flags=SUMMARY.flags), ["x", "run", "talk.mp3"], "talk.voxbatch") == ""
 
 

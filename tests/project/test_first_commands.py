@@ -55,6 +55,9 @@ TABLES = {
         --version                         | 0 | stdout | voxbatch, version \d
         run                               | 2 | stderr | Error: Missing argument 'SOURCE...'(?s:.*)voxbatch run talk.mp3
         status                            | 2 | stderr | Error: Missing argument 'OUT'. It is the folder with
+        forget .                          | 2 | stderr | Error: Missing argument 'ID...'. It is the `id` of an item
+        find gutenberg                    | 2 | stderr | Error: Missing argument 'TEXT...'. OUT comes first, and
+        rm talk.mp3                       | 2 | stderr | Error: No such command 'rm'. voxbatch forget OUT ID erases
         rum talk.mp3                      | 2 | stderr | Error: No such command 'rum'. Did you mean 'run'\?
         transcribe talk.mp3               | 2 | stderr | Error: No such command 'transcribe'. voxbatch run SOURCE
         talk.mp3                          | 2 | stderr | Error: No such command 'talk.mp3'. To transcribe it: voxb
@@ -139,6 +142,11 @@ TABLES = {
         run talk.mp3 --language english -o d   | 0 | stdout | w0 w1
         run talk.mp3 --language auto           | 2 | stderr | Error: --language auto: .*leave it out, and a multilingual
         run talk.mp3 talk.srt                  | 2 | stderr | Error: talk.srt does not exist, .*: -o OUT --formats srt
+        run ~/talk.mp3                         | 2 | stderr | Error: .*; in quotes, the shell leaves ~ as it is
+        run file:///data/talk.mp3              | 2 | stderr | Error: .*; give a path, without file://
+        run C:\Users\rec.wma                   | 2 | stderr | Error: .*; a path of Linux has / in place of
+        run talk.mp3 -j 2                      | 2 | stderr | Error: .*-j'. Processes are given by --workers
+        run talk.mp3 --progress                | 2 | stderr | Error: .*--progress'. The log has everything already
         run youtube.com/watch?v=abc            | 2 | stderr | Error: .*; a web address begins with https://
         run www.example.org/talk.mp3           | 2 | stderr | Error: .*; a web address begins with https://
         uninstall                              | 2 | stderr | Error: No such command 'uninstall'. .*rm -r ~/voxbatch-env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -288,6 +289,25 @@ def test_no_further_run_brings_an_item_back(out: Path, voxbatch: Voxbatch, recor
     assert sorted(read_lines(out / "transcripts.jsonl")) == ["b.wav", "c.wav", "d.wav", "e.wav"]
     assert json.loads((out / "summary.json").read_text())["failures_by_kind"] == {"forgotten": 1}
     assert verify(Stores().out(str(out))) == []
+
+
+def test_overwrite_warns_of_forgotten_items(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A run that begins anew knows of no forgotten item, and says so once; also in an OUT with a damaged part."""
+    for name in ("anna", "b"):
+        recording(f"talks/{name}.wav", 1.2)
+    run = ("run", "talks", "-o", "out", *ENGINE)
+    assert voxbatch(*run).returncode == 0
+    assert voxbatch(*run, "--overwrite").stderr == ""
+    assert voxbatch("forget", "out", "anna.wav").returncode == 0
+    done = voxbatch(*run, "--overwrite")
+    warning = "--overwrite drops the list of 1 forgotten item of "
+    assert (done.returncode, done.stderr.count(warning)) == (0, 1), done.stderr
+    (place, _) = shlex.split(done.stderr.rpartition("voxbatch forget ")[2])
+    assert voxbatch("forget", place, "anna.wav").returncode == 0
+    assert sorted(read_lines(tmp_path / "out" / "transcripts.jsonl")) == ["b.wav"]
+    (part,) = (tmp_path / "out" / "parts").rglob("part-*.jsonl")
+    part.write_bytes(b"{}\n")
+    assert voxbatch(*run, "--overwrite").returncode == 0
 
 
 def test_an_earlier_text_of_an_item_is_forgotten(out: Path, voxbatch: Voxbatch, recording: Recorder) -> None:

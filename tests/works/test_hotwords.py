@@ -84,6 +84,8 @@ def test_hotwords_of_a_row_are_texts() -> None:
         ((), {"hotwords": "Basle"}, "`hotwords` in the manifest: the engine scripted cannot tell"),
         (("--hotwords", "empty.txt"), {}, "has no words; write one name or term on each line"),
         (("--task", "translate"), {}, "--task translate: count of the engine scripted was not trained to translate"),
+        (("--task", "translate", "--dry-run"), {}, "count of the engine scripted was not trained to translate"),
+        (("--prompt", "Hello", "--dry-run"), {}, "--prompt: the engine scripted cannot tell"),
     ],
 )
 def test_an_engine_without_a_way_refuses(

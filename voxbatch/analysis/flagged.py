@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any
 
 from voxbatch.errors import CheckpointError, ConfigError
@@ -59,6 +60,8 @@ class FlaggedItem:
     severity: float
     """Sum over the flags of the weight of the kind × the seconds of the stretch."""
     flags: tuple[Flag, ...]
+    excerpt: str
+    """The text that the flags are about; see `_excerpt`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the item as values for JSON, with the names of an output line."""
@@ -114,8 +117,9 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
             if flags:
                 severity = sum(SEVERITY.get(flag.kind, 1) * _seconds(flag, line["audio_duration"]) for flag in flags)
                 recording = f"{products.recordings_place(store.place)}{line[AUDIO_KEY]}"
-                names = line["id"], recording, line.get(products.text_key) or "", line.get("confidence")
-                yield FlaggedItem(index, *names, severity, flags)
+                text = line.get(products.text_key) or ""
+                names = line["id"], recording, text, line.get("confidence")
+                yield FlaggedItem(index, *names, severity, flags, _excerpt(text, line.get("segments", ()), flags))
 
     def rank(item: FlaggedItem) -> tuple[float, int]:
         return -item.severity, item.index
@@ -151,6 +155,19 @@ def _file_lines(store: Store, name: str, flagged: Flagged) -> Iterator[tuple[int
         except CheckpointError as e:
             reason = f"line {index + 1:,} is no transcript with flags; give the OUT of a run, or its {TRANSCRIPTS}"
             raise ConfigError(f"{store.place}/{name}: {reason}") from e
+
+
+def _excerpt(text: str, segments: Sequence[dict[str, Any]], flags: Sequence[Flag]) -> str:
+    """Return the segments that the flags are about, with … for the others. Return the whole text if a flag is about the
+    whole recording, or if no segment is at the place of a flag."""
+    stretches = [(flag.start, flag.end) for flag in flags if flag.start is not None and flag.end is not None]
+    shown = [
+        segment["text"] if any(segment["start"] < end and segment["end"] > start for start, end in stretches) else "…"
+        for segment in segments
+    ]
+    if len(stretches) < len(flags) or {*shown} <= {"…"}:
+        return text
+    return " ".join(part for shown_text, same in groupby(shown) for part in (["…"] if shown_text == "…" else same))
 
 
 def _seconds(flag: Flag, duration: float) -> float:

@@ -17,10 +17,9 @@ from voxbatch.errors import BadLine, ConfigError, InUseError, ManifestError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
-from voxbatch.output.layout import REPORT, part_names
-from voxbatch.output.lists import ANY_LINE
+from voxbatch.output.layout import REPORT
+from voxbatch.output.lists import count_forgotten
 from voxbatch.output.own_files import OwnFiles, sha256
-from voxbatch.output.parts import read_headers
 from voxbatch.output.report import may_replace, render_report
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
@@ -47,7 +46,7 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
     summary = read_summary(store)
     if summary is not None and not summary.is_of(run):
         summary = None  # an earlier run or list wrote it
-    num_forgotten = _num_forgotten(store, run)
+    num_forgotten = count_forgotten(store, run.key)
     page = render_report(store, run, summary, keys, target.place)
     if (target.place, name) == (store.place, REPORT):
         own = OwnFiles(store, summary.digests if summary else 0)
@@ -57,17 +56,11 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
     target.write(name, _unless_forgotten(store, run, page, num_forgotten))
 
 
-def _num_forgotten(store: Store, run: Run) -> int:
-    """Return the number of entries of forgotten items in the parts."""
-    headers = read_headers(store, part_names(store, run.generation), run.key)
-    return sum(int((header.item_keys[:, 1] == ANY_LINE).sum()) for header in headers)
-
-
 def _unless_forgotten(store: Store, run: Run, page: bytes, num_forgotten: int) -> Iterator[bytes]:
     """Yield a page. No lease keeps `voxbatch forget` out meanwhile, because a page is also written during a run. A page
     that is written before `forget` has written the parts is deleted by it afterwards."""
     yield page
-    if _num_forgotten(store, run) != num_forgotten:
+    if count_forgotten(store, run.key) != num_forgotten:
         raise InUseError(f"{store.place}: an item was forgotten while the page was made, which still has it: run again")
 
 

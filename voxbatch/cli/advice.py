@@ -25,6 +25,7 @@ from voxbatch.records import OTHER_LANGUAGE
 from voxbatch.safe_text import counted, redact_secrets
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address
+from voxbatch.works.transcribe.products import CORRECTIONS
 
 SHOWN_KINDS = 4
 """Number of kinds of failures for which the next command is shown."""
@@ -104,20 +105,23 @@ def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
     is_english = model is not None and model.languages == ENGLISH
     foreign = summary.flags.by_kind.get(OTHER_LANGUAGE, 0)
     if not (foreign and is_english) or summary.facts.config.get("language"):
-        better = _with_best_model(argv, out) if summary.flags.items else ""
+        better = _with_best_model(summary, argv, out) if summary.flags.items else ""
         if not better or engine.model != BUNDLED:
             return ""
         return f"better than {engine.model}: {better}"
-    command = _with_best_model(argv, out)
+    command = _with_best_model(summary, argv, out)
     heard = f"{foreign:,} of {counted(summary.items, 'item')} {'are' if foreign > 1 else 'is'} probably not in English"
     return f"{heard}, and model {engine.model} knows nothing else: {command}" if command else ""
 
 
-def _with_best_model(argv: Sequence[str], out: str) -> str:
+def _with_best_model(summary: Summary, argv: Sequence[str], out: str) -> str:
     """Return the command of a run with the best model, into another OUT. A run that writes beside the recordings is
-    overwritten, because no run replaces the files of another one there. `run` refuses it while OUT has corrections."""
+    overwritten, because no run replaces the files of another one there; but not if OUT has corrections, with which
+    `--overwrite` is refused, or forgotten items, which it would transcribe again."""
     is_beside = not {"--beside", "--mux", "--burn"}.isdisjoint(argv)
-    return command_with(argv, "--quality", "best", *(("--overwrite",) if is_beside else ("-o", other_out(out))))
+    is_kept = CORRECTIONS in summary.of_kind or FailureKind.FORGOTTEN in summary.failures_by_kind
+    where = ("--overwrite",) if is_beside and not is_kept else ("-o", other_out(out))
+    return command_with(argv, "--quality", "best", *where)
 
 
 def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str) -> str:

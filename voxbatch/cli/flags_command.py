@@ -119,7 +119,7 @@ def _item(item: FlaggedItem) -> Iterator[str]:
     yield item.id
     for flag in by_stretch(item.flags):
         yield from _wrapped(f"  {flag.kind}{_place(flag)}: {flag.reason}")
-    text = textwrap.shorten(item.text, line_width() - 4, placeholder=" …")
+    text = textwrap.shorten(item.excerpt, line_width() - 4, placeholder=" …")
     yield f"  “{text}”" if text else "  (no text)"
 
 

@@ -12,6 +12,12 @@ from voxbatch.hints import FURTHER, OPTION, VALUE, hint
 
 DESTRUCTIVE = ("--overwrite", "--drop")
 """Options that no message suggests, because they delete what somebody may still need."""
+_MISSING = {
+    "OUT": " It is the folder with the outputs of a run, such as recordings.voxbatch",
+    "ID...": " It is the `id` of an item in OUT/transcripts.jsonl, such as calls/0017.wav",
+    "TEXT...": " OUT comes first, and then what was said",
+}
+"""What a missing argument is, by its name."""
 _MISSING_SOURCE = """
 
 Give one of these as SOURCE:
@@ -72,8 +78,7 @@ def message_of(error: click.ClickException) -> str:
             message += f" {error.option_name} {option.make_metavar(error.ctx)}: {option.help}"
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.param is not None:
         message += _MISSING_SOURCE if (error.ctx.info_name, error.param.name) == ("run", "source") else ""
-        if error.param.human_readable_name == "OUT":
-            message += " It is the folder with the outputs of a run, such as recordings.voxbatch"
+        message += _MISSING.get(error.param.human_readable_name, "")
         if isinstance(choice := error.param.type, click.Choice):  # click gives a line with a tab to each
             message = f"{message.partition(' Choose from:')[0]} Give {' or '.join(map(str, choice.choices))}."
     return message

@@ -99,14 +99,20 @@ def missing(name: str) -> str:
         with os.scandir(folder or os.curdir) as entries:
             names = [entry.name for entry in islice(entries, LISTED_NAMES)]
     except OSError:
-        return f"does not exist: there is no folder {folder}{web_advice(name)}"
+        return f"does not exist: there is no folder {folder}{path_advice(name)}"
     close = difflib.get_close_matches(base, names, 1)
     meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
     place = "" if os.path.isabs(name) else f" in {folder or os.getcwd()}"  # an absolute name has its folder
-    return f"does not exist{place}{meant}"
+    return f"does not exist{place}{meant or path_advice(name)}"
 
 
-def web_advice(name: str) -> str:
-    """Return the end of a message about a path that may be meant as a web address, "host.org/talk.mp3"; "" for another
-    one."""
-    return "; a web address begins with https://" if re.match(r"[\w-]+(\.[\w-]+)*\.[a-z]{2,6}/", name) else ""
+def path_advice(name: str) -> str:
+    """Return the end of a message about a path that may be meant as a web address, "host.org/talk.mp3", or that the
+    shell or another system would understand; "" for another one."""
+    if re.match(r"[\w-]+(\.[\w-]+)*\.[a-z]{2,6}/", name):
+        return "; a web address begins with https://"
+    if name.startswith("~"):
+        return "; in quotes, the shell leaves ~ as it is: leave it outside"
+    if name.startswith("file://"):
+        return "; give a path, without file://"
+    return "; a path of Linux has / in place of \\, and no drive" if re.match(r"[A-Za-z]:\\", name) else ""

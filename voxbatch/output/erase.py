@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from voxbatch import work
 from voxbatch.errors import CheckpointError, ConfigError, StorageError
 from voxbatch.formats import WRITERS
+from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.item_names import possible_files
 from voxbatch.output.layout import (
@@ -27,10 +29,10 @@ from voxbatch.output.layout import (
     generation_folder,
     list_name,
 )
-from voxbatch.output.lists import ANY_LINE
+from voxbatch.output.lists import ANY_LINE, count_forgotten
 from voxbatch.output.ownership import Ownership, takeover_explained
 from voxbatch.output.parts import PartEntry, read_headers, read_part, readable_entries
-from voxbatch.output.run_file import ItemKeys, Run, create_list
+from voxbatch.output.run_file import ItemKeys, Run, RunKey, create_list
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column
@@ -124,8 +126,9 @@ def _ids_of(entries: Iterator[PartEntry]) -> Iterator[str]:
                 yield str(json.loads(entry.line)["id"])
 
 
-def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
-    """Make a run the owner of OUT, and delete the files of all earlier runs.
+def take_over(store: Store, run: Run, keys: ItemKeys | Column, log: Log) -> None:
+    """Make a run the owner of OUT, and delete the files of all earlier runs. Warn of forgotten items, which the run
+    will transcribe again.
 
     The files are listed first: a run that takes OUT over later than this one, while this process is suspended, writes
     its files after that. Then the list of recordings is written, which nobody reads yet, and run.json is replaced, so
@@ -146,6 +149,7 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
         ) from e
     if earlier is not None:
         _refuse_corrected(store, earlier.generation)
+        _warn_of_forgotten(store, earlier.key, log)
     old = find_old_files(store)
     _ensure_list(store, run, keys)
     with takeover_explained(store, run):  # another run may replace run.json at the same moment
@@ -165,6 +169,16 @@ def _refuse_corrected(store: Store, generation: str) -> None:
             f"{store.place} has corrections by hand of {counted(len(items), 'item')}, which --overwrite would delete: "
             f"-o OTHER keeps them; to drop them first: {command}"
         )
+
+
+def _warn_of_forgotten(store: Store, earlier: RunKey, log: Log) -> None:
+    """Warn of the forgotten items of the earlier run. A damaged OUT, which `--overwrite` mends, has no count."""
+    with contextlib.suppress(CheckpointError):
+        if num_forgotten := count_forgotten(store, earlier):
+            dropped = f"--overwrite drops the list of {counted(num_forgotten, 'forgotten item')} of {store.place}"
+            text = "what is still among the recordings is transcribed again; to erase it again"
+            command = f"voxbatch forget {shlex.quote(store.place)} ID"
+            log.warning("forgotten_dropped", text=f"{dropped}: {text}: {command}")
 
 
 def _ensure_list(store: Store, run: Run, keys: ItemKeys | Column) -> None:

@@ -24,10 +24,10 @@ from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import item_key
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.output.layout import list_name
+from voxbatch.output.layout import list_name, part_names
 from voxbatch.output.lines import parse_line
-from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
-from voxbatch.output.run_file import ItemKeys, Run, read_keys
+from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part, read_headers
+from voxbatch.output.run_file import ItemKeys, Run, RunKey, read_keys
 from voxbatch.storage import Store
 from voxbatch.storage.columns import Column
 from voxbatch.storage.signatures import SIGNATURE_REFUSED, is_signed
@@ -159,6 +159,12 @@ def is_forgotten(store: Store, entry: PartEntry) -> bool:
     """Return whether `voxbatch forget` has erased the item of an entry. Nothing does such an item again."""
     may_be = entry.kind == "failure" and FailureKind.FORGOTTEN.encode() in entry.line
     return may_be and FailureKind.of_line(parse_line(store, entry)) is FailureKind.FORGOTTEN
+
+
+def count_forgotten(store: Store, run: RunKey) -> int:
+    """Return the number of entries of forgotten items in the parts."""
+    headers = read_headers(store, part_names(store, run.generation), run)
+    return sum(int((header.item_keys[:, 1] == ANY_LINE).sum()) for header in headers)
 
 
 def is_renewed(store: Store, failure: PartEntry) -> bool:

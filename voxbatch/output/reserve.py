@@ -78,7 +78,7 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False, l
         run = replace(run, generation=secrets.token_hex(6))
         from voxbatch.output.erase import take_over
 
-        take_over(store, run, listing.keys)
+        take_over(store, run, listing.keys, log)
         return Reservation(run, run, is_new=True)
     is_new = store.create(RUN_FILE, [run.to_bytes()])
     before, changes, retried, planned_names = None, None, listing.retried, list[str]()

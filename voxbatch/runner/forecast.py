@@ -108,6 +108,8 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         spec, fetch = _spec(choice.name, config, engine_options, steps.engines)
         if config.language:
             require_language(spec, config.language)
+        if not fetch:
+            steps.check_options(spec)
         options = steps.second_options()
         second = _Second.of(steps, spec, options.of(config), choice.name, is_here=not fetch) if options else None
         own = items_of_shard(surveyed.durations, config)

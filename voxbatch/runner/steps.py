@@ -190,6 +190,17 @@ class Steps:
 
             require_language(spec, options.language)
         self.check_engine(spec)
+        self.check_options(spec, row_hints)
+        ways = (addition.diarization(spec, loads_networks) for addition in self.additions)
+        return next(filter(None, ways), None)
+
+    def check_options(self, spec: EngineSpec, row_hints: Iterable[str] = ()) -> None:
+        """Check that an engine can do the task, and take the hints.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        options = self.options
         if (hints := ", ".join([*options.hints_given, *row_hints])) and not spec.takes_hints:
             raise ConfigError(
                 f"{hints}: the engine {spec.name} cannot tell {spec.model} which words to expect; take a Whisper "
@@ -201,8 +212,6 @@ class Steps:
                 "multilingual Whisper model, such as --model large-v3 of faster-whisper or openai/whisper-large-v3 of "
                 "vllm"
             )
-        ways = (addition.diarization(spec, loads_networks) for addition in self.additions)
-        return next(filter(None, ways), None)
 
     def check_engine(self, spec: EngineSpec) -> None:
         """Check that the engine can do this kind of work."""

@@ -29,7 +29,7 @@ from voxbatch.manifest.recording_path import (
     is_recording,
     is_subtitled_copy,
     missing,
-    web_advice,
+    path_advice,
 )
 from voxbatch.manifest.source import PLAYLIST, PLAYLIST_ADVICE, Source, manifest_error
 from voxbatch.sources.feeds import is_xml
@@ -198,7 +198,7 @@ class _NamedRecordings:
         paths = sorted(glob.iglob(name, recursive=True), key=natural_key)
         if not paths:
             subject = "" if len(self.names) == 1 else f"{name} "
-            yield BadLine(0, f"{subject}matches no file{web_advice(name)}")
+            yield BadLine(0, f"{subject}matches no file{path_advice(name)}")
         for path in paths:
             yield from self._local(path)
 
