@@ -73,8 +73,9 @@ def test_no_bytes_are_an_empty_recording(audio: Any, reason: str, transcriber: v
 
 def test_a_file_in_text_mode_is_refused(transcriber: vb.Transcriber) -> None:
     """The error of a file in text mode says what to do."""
+    text: Any = io.StringIO("text")
     with pytest.raises(vb.ConfigError, match=r'the file gives text; open it in binary mode, open\(path, "rb"\)'):
-        transcriber.transcribe(io.StringIO("text"))
+        transcriber.transcribe(text)
 
 
 def test_a_file_that_cannot_be_read_is_named(transcriber: vb.Transcriber) -> None:
