@@ -111,7 +111,7 @@ def _explained(last: Candidate) -> Iterator[str]:
     for text in (
         f"ERRORS: {source.partition(', docs')[0]}. Interviews and other languages have more.",
         f"1 HOUR: takes so long, {speed}; yours: voxbatch run FOLDER --dry-run",
-        f"Models whose calculated memory is more than the free {free} are left out.",
+        f"Left out: more memory than the free {free}. --quality takes at most {60 / quality.REAL_TIME:.0f} min.",
     ):
         yield from _wrapped(text)
 
