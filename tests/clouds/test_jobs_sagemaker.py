@@ -765,7 +765,7 @@ def test_an_upload_starts_the_pipeline_with_its_hosts(
 def test_uploads_at_once_start_no_more_hosts_than_a_day_has(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten uploads of two hosts each that come at once, as many start as a day of nine hosts has room for."""
+    """A day of nine hosts has room for four of ten uploads of two hosts each that come at once; no more start."""
     there = deployment
     there.run("deploy.sh", code=1, BUILD="no")
     there.push()

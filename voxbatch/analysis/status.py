@@ -111,7 +111,7 @@ class StatusReader:
         self._done_again = ItemSet(0)
         """The items that the second pass has committed."""
         self._heartbeats = dict[str, tuple[float, float | None]]()
-        """Of each process of another machine, the last heartbeat, and the moment in which this one was seen as a
+        """The last heartbeat of each process of another machine, and the moment in which this one was seen as a
         further one, by time.monotonic."""
 
     def read(self) -> Status:

@@ -17,7 +17,7 @@ _MISSING = {
     "ID...": " It is the `id` of an item in OUT/transcripts.jsonl, such as calls/0017.wav",
     "TEXT...": " OUT comes first, and then what was said",
 }
-"""What a missing argument is, by its name."""
+"""Explanation of a missing argument, by its name."""
 _MISSING_SOURCE = """
 
 Give one of these as SOURCE:
