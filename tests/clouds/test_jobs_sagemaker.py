@@ -971,7 +971,7 @@ def test_user_of_the_image_needs_no_folder_of_the_host(moto: str, tmp_path: Path
     env = environment(**step["Environment"], **login(moto), PATH=program, SAGEMAKER_BASE_DIR=str(base))
     command = [*limited, *step["AppSpecification"]["ContainerEntrypoint"]]
     done = subprocess.run(command, env=env, capture_output=True, text=True, cwd="/", timeout=120)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "s3://calls-in/missing.jsonl" in json.loads(done.stderr.splitlines()[-1])["text"]
     assert (base / "output" / "message").exists() == (owner == 0)
 
