@@ -14,7 +14,13 @@ installed packages is read. So an engine of voxbatch itself is never looked for 
 
     class MyEngine:
         def __init__(self, model, options, stores):  # --model, or None; --engine-option as a dictionary
-            self.spec = EngineSpec("my-engine", model or "m1", max_chunk_samples=30 * SAMPLING_RATE, concurrency=1)
+            self.spec = EngineSpec(
+                "my-engine",
+                model or "m1",
+                max_chunk_samples=30 * SAMPLING_RATE,
+                concurrency=1,
+                decoding=options,  # what decides the text: OUT takes no run with another value
+            )
 
         def stream(self, feed):
             # Load the model here, once.

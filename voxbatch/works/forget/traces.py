@@ -188,7 +188,8 @@ def _check_source(store: Store, run: Run, recordings: Iterable[str]) -> None:
         remove = f"rm -r {shlex.quote(store.place)}"
         if is_remote(store.place):
             remove = remove_command(store.place, "").replace(" rm ", " rm --recursive ")
-        raise ConfigError(f"{store.place} is of this recording alone: delete all of it: {remove}")
+        beside = "; files beside the recording, from --beside, --mux or --burn, are not in it: delete them, too"
+        raise ConfigError(f"{store.place} is of this recording alone: delete all of it: {remove}{beside}")
 
 
 def _with_files(store: Store, run: Run, stores: Stores, traces: Traces, parts: Sequence[str]) -> Traces:
