@@ -114,6 +114,17 @@ def test_the_picture_of_the_report_is_of_today() -> None:
     assert make_report_picture.DIGEST.read_text().strip() == make_report_picture.digest()
 
 
+def test_the_pictures_of_the_report_have_one_size() -> None:
+    """The report is as long in the dark as in the light: each picture shows its own page to the end, and no more."""
+    sizes = set[tuple[int, int]]()
+    for name in ("light", "dark"):
+        head = (IMAGES / f"report-{name}.webp").read_bytes()[:30]
+        is_extended = head[12:16] == b"VP8X"  # 3 bytes each, less one; else 2 bytes each
+        width, height = (head[24:27], head[27:30]) if is_extended else (head[26:28], head[28:30])
+        sizes.add((int.from_bytes(width, "little") + is_extended, int.from_bytes(height, "little") + is_extended))
+    assert len(sizes) == 1, sizes
+
+
 @pytest.mark.slow
 def test_the_subtitles_of_the_picture_are_real(demo_folder: Path) -> None:
     """docs/images/subtitle.svg has the subtitles of the demo, except for a few words and times."""

@@ -135,7 +135,11 @@ class Browser:
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """Write a picture, PNG or WebP, of the visible part of the page, or of the whole page."""
-        picture = self.call("Page.captureScreenshot", format=path.suffix[1:], captureBeyondViewport=whole)
+        area = {}
+        if whole:  # of this page: Chromium remembers the height of the one before
+            width, height = self.evaluate("[innerWidth, Math.ceil(document.body.getBoundingClientRect().bottom)]")
+            area = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+        picture = self.call("Page.captureScreenshot", format=path.suffix[1:], captureBeyondViewport=whole, **area)
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def pdf(self) -> bytes:

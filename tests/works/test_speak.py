@@ -177,12 +177,12 @@ def test_formats_hold_the_same_sound(speak: Speak, tmp_path: Path) -> None:
     """Each format is a file of the recording's length; a later run of the same texts keeps the bytes."""
     source, out = listed(tmp_path / "a.jsonl", {"id": "day.1/x", "text": TEXTS[1]}), tmp_path / "out"
     formats = ("wav", "mp3", "opus")
-    speak(source, out, audio_audio_formats=formats)
+    speak(source, out, audio_formats=formats)
     duration = lines(out / "recordings.jsonl")[0]["duration"]
     content = {form: (out / form / "day.1" / f"x.{form}").read_bytes() for form in formats}
     for form in formats:
         assert soundfile.info(io.BytesIO(content[form])).duration == pytest.approx(duration, abs=0.15)
-    speak(source, tmp_path / "again", audio_audio_formats=formats)
+    speak(source, tmp_path / "again", audio_formats=formats)
     assert content == {form: (tmp_path / "again" / form / "day.1" / f"x.{form}").read_bytes() for form in formats}
 
 
