@@ -78,7 +78,8 @@ def _choices(language: str | None) -> Iterator[str]:
     memory = "" if candidates[0].uses_gpu else "  MEMORY"
     yield f"  {'MODEL':<{width}} ERRORS  1 HOUR{memory}  DOWNLOAD  --quality"
     for code, ladder in ladders.items():
-        yield f"for {language_name(code) if code else 'other languages'}"
+        others = "" if code == "en" else " (errors in English)"
+        yield f"for {language_name(code) if code else 'other languages'}{others}"
         yield from (_choice(candidate, qualities, width) for candidate, qualities in ladder)
     yield ""
     yield from _explained(candidates[-1])
