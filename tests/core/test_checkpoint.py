@@ -105,7 +105,7 @@ def test_entry_is_read_back_byte_for_byte(index: int, kind: str, row: dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         store = Stores().out(folder)
         big = Checkpoint(store, owned(store, RUN), _EqualKeys("<u8"))
-        big.done, big.failed = _Endless(), _Endless()  # type: ignore[assignment]
+        big.done, big.failed, big.forgotten = _Endless(), _Endless(), _Endless()  # type: ignore[assignment]
         assert big.commit([written], 0.0) == [written]
         assert list(read_part(store, part_names(store)[0])) == [written]
     assert json.loads(written.line) == row

@@ -22,7 +22,7 @@ BLOCK_SECONDS = 10
 """Length of a block in seconds, as far as its size allows (see block_frames)."""
 _MAX_BLOCK_SAMPLES = 1 << 22
 _READ_BYTES = 1 << 18
-"""Bytes that are read at a time. libsndfile asks for an MP3 frame by frame."""
+"""Bytes of a file that are read at a time. libsndfile asks for an MP3 frame by frame."""
 
 
 def block_frames(rate: int, channels: int) -> int:
@@ -59,6 +59,7 @@ class _VirtualFile(io.RawIOBase):
     def __init__(self, recording: Recording):
         self._recording, self._position = recording, 0
         self._block, self._block_start = memoryview(b""), 0
+        self._least = _READ_BYTES if recording.is_file else 0  # a remote one is fetched in blocks of its own
         self.error: VoxbatchError | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -66,7 +67,7 @@ class _VirtualFile(io.RawIOBase):
         at, count = self._position - self._block_start, len(buffer)
         if at < 0 or at + count > len(self._block):
             try:
-                data = self._recording.pread(max(count, _READ_BYTES), self._position) if self.error is None else b""
+                data = self._recording.pread(max(count, self._least), self._position) if self.error is None else b""
             except VoxbatchError as e:
                 self.error, data = e, b""
             self._block, self._block_start, at = memoryview(data), self._position, 0

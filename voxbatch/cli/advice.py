@@ -20,12 +20,11 @@ from voxbatch.engines.known_models import BUNDLED, ENGLISH, find
 from voxbatch.errors import ConfigError, RunMismatchError, StorageError, VoxbatchError
 from voxbatch.failure_kinds import OTHER_MODEL, FailureKind
 from voxbatch.output.layout import FAILURES
-from voxbatch.output.summary import Summary
+from voxbatch.output.summary import CORRECTIONS, Summary
 from voxbatch.records import OTHER_LANGUAGE
 from voxbatch.safe_text import counted, redact_secrets
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address
-from voxbatch.works.transcribe.products import CORRECTIONS
 
 SHOWN_KINDS = 4
 """Number of kinds of failures for which the next command is shown."""

@@ -30,6 +30,10 @@ else:
     """msgspec, which looks for the name, leaves the score to CorpusScore.from_dict."""
 
 
+CORRECTIONS = "corrections"
+"""Key of the sums over the items that a person has corrected, in `of_kind`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The content of summary.json, in its order. docs/outputs.md describes the fields."""

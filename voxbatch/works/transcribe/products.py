@@ -7,14 +7,11 @@ from typing import Any
 
 from voxbatch.output.lines import recogniser_keys
 from voxbatch.output.products import Products
-from voxbatch.output.summary import Summary
+from voxbatch.output.summary import CORRECTIONS, Summary
 from voxbatch.safe_text import counted
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.counts import ErrorCounts, count_characters
 from voxbatch.scoring.units import RATES
-
-CORRECTIONS = "corrections"
-"""Key of summary.json for the corrected items."""
 
 
 class CorrectionSums:
