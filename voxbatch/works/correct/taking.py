@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from voxbatch.errors import ConfigError
 from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.log import Log
@@ -17,7 +19,8 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import TRANSCRIPTS
-from voxbatch.output.merge import known_files, lines_of
+from voxbatch.output.lines import parse_line
+from voxbatch.output.merge import known_files
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.merged_outputs import correction_advice, correction_command
 from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
@@ -171,10 +174,12 @@ def _follow_beside(store: Store, run: Run, merged: Summary, stores: Stores, log:
     """Write the files of corrected items beside the recordings that earlier merges have written there. Those that
     somebody has changed or deleted stay so."""
     entries, settings = Entries(store, run), ItemFiles.of(merged.facts.config)
-    corrected = {entry.index for entry in entries.corrections.of_pass()} if entries.corrections else set[int]()
+    indexes = {entry.index for entry in entries.corrections.of_pass()} if entries.corrections else set[int]()
+    corrected = Entries(store, run, only=np.array(sorted(indexes), np.intp))
+    lines = ((entry, parse_line(store, entry, run.products)) for entry in corrected)
     own, written = known_files(store, entries, merged), list[str]()
-    for file in item_files(store, run, replace(settings, beside=True), entries, lines_of(store, entries, run, ())):
-        if file.index not in corrected or not file.beside or not own.has_mark(file.beside, BESIDE):
+    for file in item_files(store, run, replace(settings, beside=True), entries, lines):
+        if not file.beside or not own.has_mark(file.beside, BESIDE):
             continue
         folder, name = posixpath.split(file.beside)
         present = stores.out(folder).read(name)
